@@ -124,6 +124,16 @@ class Access:
         if look.error is not None:
             raise look.error
 
+    def collect_garbage(self) -> None:
+        """Collect it every few seconds, where Streamlit would after every rerun (``postScriptGC``).
+
+        Not left to Python alone: it counts objects, and a few of them may hold a page's megabytes. Nor to the look into
+        the spool: some parts that draw themselves again do without one, and a thousand bundles take minutes.
+        """
+        if time.monotonic() - self._collected_at > _COLLECT_SECONDS:
+            self._collected_at = time.monotonic()
+            gc.collect()
+
     def taking_in(self) -> tuple[int, int] | None:
         """How many bundles of how many the look that runs has taken in; None while none runs."""
         look = self._look
@@ -153,16 +163,6 @@ class Access:
             look.error = error
         finally:
             look.over.set()
-        self._collect()
-
-    def _collect(self) -> None:
-        """Collect garbage every few seconds, where Streamlit would after every rerun (``postScriptGC``).
-
-        Not left to Python alone: it counts objects, and a few of them may hold a page's megabytes.
-        """
-        if time.monotonic() - self._collected_at > _COLLECT_SECONDS:
-            self._collected_at = time.monotonic()
-            gc.collect()
 
     def _may_recover(self) -> bool:
         """At the first look; a store of several writers then every minute, since another of them may have crashed."""
@@ -207,4 +207,5 @@ def access() -> Access:
     """The Access for the current environment. Errors: ConfigError, StoreError, also where a folder was deleted."""
     opened = open_access(str(paths.home()))
     opened.check_there()
+    opened.collect_garbage()
     return opened

@@ -163,11 +163,11 @@ def demo() -> list[str]:
     lines += [
         "",
         "*dense / routed* is from one record, in which the dense prefill runs second; *in turn* is the median of pairs "
-        "in which each goes first in every other pair; *each in a row* is dense ones one after another over routed "
-        "ones one after another, as a server runs them: this GPU's clock falls under dense attention, so that in turn "
-        "the routed prefill pays for the dense one before it. *first* is the first run of a length in a new process, "
-        "which compiles what no length before it needed, and captures its graphs. *planned / measured* is the latency "
-        "model's time for deciding and attention over the measured one.",
+        "in which each goes first in every other pair; *each in a row* is the median of as many dense ones one "
+        "after another over that of routed ones, as a server runs them: this GPU's clock falls under dense attention, "
+        "so that in turn the routed prefill pays for the dense one before it. *first* is the first run of a length in "
+        "a new process, which compiles what no length before it needed, and captures its graphs. *planned / measured* "
+        "is the latency model's time for deciding and attention over the measured one.",
         "",
         f"Needles there, with the break-even check off: {told}.",
         "",

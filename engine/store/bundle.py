@@ -348,7 +348,8 @@ def _read_table(path: Path, table: str, content: bytes) -> pa.Table:
             raise BundleError(f"{path.name}/{table}.parquet lacks column {field.name} of type {field.type}")
         if not field.nullable and data.column(field.name).null_count:
             raise BundleError(f"{path.name}/{table}.parquet has no value for {field.name} in some rows")
-    return data.select(expected.names)
+    # Files that other programs wrote may call every column nullable; rows of several bundles become one table.
+    return data.select(expected.names).cast(expected)
 
 
 def _unpacked(content: bytes) -> pa.Table | None:

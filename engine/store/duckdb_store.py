@@ -43,15 +43,16 @@ FACT_TABLES = (
     "continuation",
     "prompt",
 )
+# Of the tables of bundles that are taken in together: the rows of a large run may take a gigabyte.
+MOST_TOGETHER_BYTES = 64 << 20
 _IDLE_READERS = 16
 
 
 class Store:
     """Runs, kept. Thread-safe: reads take their own cursor, writes one lock."""
 
-    AT_ONCE = (
-        4  # bundles that one transaction takes in: half of what one takes is the statements, not the rows
-    )
+    # Bundles that one transaction takes in: half of what one takes is the statements, not the rows.
+    AT_ONCE = 4
     SEVERAL_WRITERS = False  # whether other processes write the same store
 
     def __init__(self, database: Path, *, bundles: Path | None = None, trash: Path | None = None) -> None:
@@ -177,12 +178,17 @@ class Store:
 
         What is wrong with a bundle ``adopt`` says, and it clears away one that is stored already. Errors: StoreError.
         """
-        left, found = [], []
+        left, found, size = [], [], 0
         for path in paths:
+            if size > MOST_TOGETHER_BYTES:
+                left.append(path)
+                continue
             try:
                 found.append((path, self._verified(path, whole=True)))
             except BundleError:
                 left.append(path)
+            else:
+                size += sum(table.nbytes for table in found[-1][1][1].values())
         with self._alone():
             asked = [manifest.run_id for _, (manifest, _) in found]
             sql = "SELECT run_id FROM stored WHERE list_contains(?::VARCHAR[], run_id)"
@@ -203,7 +209,8 @@ class Store:
             if taken:
                 try:
                     self._insert_all(taken, "spool")
-                except (BundleError, StoreError):
+                # One by one ``adopt`` says what is wrong, also of what nobody thought of.
+                except Exception:  # noqa: BLE001
                     return [], left + [self.bundles / manifest.run_id for manifest, _ in taken]
                 self._generation += 1
             for manifest, _ in taken:

@@ -70,11 +70,11 @@ class OwnerView:
         """What ``make`` makes of this owner's rows, kept as they are: pages draw the same at every rerun and for every
         reader.
 
-        ``what`` and ``key`` name everything else that it depends on. ``of`` as in ``frame``. Nobody may change what
-        comes back. ``make`` may use what was read of this view before: where the store has changed since the view's
-        first question, it is made for this caller alone. Errors: those of ``make``.
+        ``what``, ``key`` and ``of``, which is as in ``frame``, name everything else that it depends on. Nobody may
+        change what comes back. ``make`` may use what was read of this view before, and of no other: where the store has
+        changed since the view's first question, it is made for this caller alone. Errors: those of ``make``.
         """
-        found: Made = self._kept("made", what, key, of, make)
+        found: Made = self._kept("made", what, [*key, list(of)], of, make)
         return found
 
     def _kept(

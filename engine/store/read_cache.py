@@ -7,6 +7,7 @@ all results of the one before are dropped. Kept are the results used last, MOST_
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -18,7 +19,7 @@ import pandas as pd
 
 MOST_BYTES = 32 << 20
 MOST_RESULT_BYTES = 4 << 20  # a prompt or a large table would push everything else out
-_VALUE_BYTES = 64  # of a Python value, about; text and bytes are counted on top
+_VALUE_BYTES = 64  # of a Python value that is neither text nor bytes, about
 
 
 class _Asked:
@@ -83,7 +84,7 @@ class ReadCache:
 def _size(found: Any) -> int:
     """About how many bytes a result takes: a DataFrame, rows as tuples, or what a page made of them."""
     if isinstance(found, str | bytes):
-        return _VALUE_BYTES + len(found)
+        return sys.getsizeof(found)  # a dash among the words makes two bytes of each character
     if isinstance(found, pd.DataFrame):
         return int(found.memory_usage(deep=True).sum())
     if isinstance(found, pd.Series):

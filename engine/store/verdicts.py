@@ -38,7 +38,7 @@ def of_run(store: OwnerView, run_id: str) -> Verdict | None:
     """The verdict on one stored run; None for one that is not stored."""
     found = store.made(
         "verdict",
-        [run_id],
+        [],
         lambda: of_rows(queries.runs(store, queries.RunFilter(run_ids=(run_id,)))),
         of=[run_id],
     )

@@ -23,7 +23,7 @@ def card(store: OwnerView, shown: Scope, layers: pd.DataFrame) -> None:
         st.html(f'<div class="rs-h">Certificates of the layers{glossary.mark("layer_certificate")}</div>')
         told, table = store.made(
             "audit layers",
-            [shown.run_ids, shown.everything, shown.run.confidence],
+            [shown.everything, shown.run.confidence],
             lambda: (held(layers, shown.run.confidence), _table(rows, shown.everything)),
             of=shown.run_ids,
         )

@@ -67,7 +67,7 @@ def render() -> None:
         confidence = shown.run.confidence
         cards = store.made(
             "audit claims",
-            [shown.run_ids, confidence],
+            [confidence],
             lambda: claims.cards_html(coverage, shown.runs, gaps, confidence),
             of=shown.run_ids,
         )
@@ -204,7 +204,7 @@ def _error_card(store: OwnerView, shown: Scope, units: pd.DataFrame, gaps: pd.Se
         st.html('<div class="rs-h">Error against its bounds</div>')
         drawn = store.made(
             "audit error",
-            [shown.run_ids, theme.name],
+            [theme.name],
             lambda: figures.error_figure(few, theme),
             of=shown.run_ids,
         )
@@ -234,7 +234,7 @@ def _mass_card(store: OwnerView, shown: Scope, units: pd.DataFrame) -> None:
         tau = float(shown.runs["tau"].iloc[0]) if one_tau else None
         drawn = store.made(
             "audit mass",
-            [shown.run_ids, theme.name],
+            [theme.name],
             lambda: figures.mass_figure(few, tau, theme, name),
             of=shown.run_ids,
         )
@@ -293,7 +293,7 @@ def _coverage_card(store: OwnerView, shown: Scope) -> None:
 
     here = None if shown.everything else shown.run.run_id
     rows, groups, drawn = store.made(
-        "audit coverage", [ids, claim, by, here, shown.run.confidence, theme.name], made, of=ids
+        "audit coverage", [claim, by, here, shown.run.confidence, theme.name], made, of=ids
     )
     with st.container(border=True, key="card-coverage", gap="xsmall"):
         st.html(f'<div class="rs-h">Coverage of selected sparse units{glossary.mark("coverage")}</div>')
@@ -336,7 +336,7 @@ def _residual_card(store: OwnerView, shown: Scope, units: pd.DataFrame) -> None:
         bins = figures.residual_bins(units["residual"])
         return bins, figures.residual_figure(bins, _deltas(shown, units), theme)
 
-    bins, drawn = store.made("audit residuals", [shown.run_ids, theme.name], made, of=shown.run_ids)
+    bins, drawn = store.made("audit residuals", [theme.name], made, of=shown.run_ids)
     with st.container(border=True, key="card-residual", gap="xsmall"):
         st.html(
             f'<div class="rs-h">Gate statistic g: the probe’s minus the audited one{glossary.mark("residual")}</div>'

@@ -215,9 +215,7 @@ def _layers_card(store: OwnerView, shown: Scope, kinds: pd.DataFrame, limit: flo
         rows = _by_layer(kinds, "units" if measure == "units" else "kernel_us")
         return rows, rate_figure.by_layer(rows, limit, _MEASURE_WORDS[measure], theme)
 
-    rows, drawn = store.made(
-        "fallbacks by layer", [shown.run_ids, measure, limit, theme.name], made, of=shown.run_ids
-    )
+    rows, drawn = store.made("fallbacks by layer", [measure, limit, theme.name], made, of=shown.run_ids)
     with st.container(border=True, key="card-layers", gap="xsmall"):
         with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
             st.html('<div class="rs-h">Rate by layer</div>', width="content")
@@ -246,7 +244,7 @@ def _kinds_card(
     """The four kinds in figures, which bars show only roughly."""
     with st.container(border=True, key="card-kinds", gap="xsmall"):
         st.html('<div class="rs-h">How the units ended up</div>')
-        st.html(store.made("fallback kinds", [shown.run_ids], lambda: _kinds_html(kinds), of=shown.run_ids))
+        st.html(store.made("fallback kinds", [], lambda: _kinds_html(kinds), of=shown.run_ids))
         st.html(
             '<div class="rs-note">A unit that was expanded and then became dense counts as dense by fallback. '
             f"Failed certificates: {_events(paid)}. Tail rows and prompts below break-even are dense "
@@ -305,7 +303,7 @@ def _groups_card(store: OwnerView, shown: Scope, by: str, limit: float) -> None:
         reference = share_figure.Reference(limit, f"limit {numbers.share(limit, 0)}")
         return groups, share_figure.figure(groups, per_run, reference, theme, here)
 
-    groups, drawn = store.made("fallbacks by group", [ids, by, limit, here, theme.name], made, of=ids)
+    groups, drawn = store.made("fallbacks by group", [by, limit, here, theme.name], made, of=ids)
     with st.container(border=True, key=f"card-by-{by}", gap="xsmall"):
         st.html(
             f'<div class="rs-h">Dense by fallback, by {by if by == "domain" else "length in tokens"}</div>'

@@ -80,7 +80,7 @@ def _sample_card(store: OwnerView, run_id: str) -> None:
         theme = design.current_theme()
         drawn = store.made(
             "sample map",
-            [run_id, theme.name],
+            [theme.name],
             lambda: sample_map.html(run, choices, view.first_pick(choices), theme),
             of=[run_id],
         )

@@ -157,7 +157,7 @@ def _map_card(
         # A click changes the ring alone.
         drawing, cells = store.made(
             "map",
-            [run.run_id, shown.segment, shown.batch_index, shown.metric, theme.name],
+            [shown.segment, shown.batch_index, shown.metric, theme.name],
             lambda: map_figure.drawing(
                 choices, layers, shown.metric, picked, theme, shape, picture, run.tau_layer
             ),

@@ -63,7 +63,7 @@ def _chart(
     theme = design.current_theme()
     drawn = store.made(
         "readers",
-        [run.run_id, segment, batch_index, picked, theme.name],
+        [segment, batch_index, picked, theme.name],
         lambda: readers_figure.figure(readers, theme, run.block_k, picked),
         of=[run.run_id],
     )

@@ -61,13 +61,14 @@ def _table(opened: Access, limits: queries.RunFilter) -> None:
             chosen, grouped = filters.shape()
             if baseline is not None:
                 _baseline_bar(opened, baseline)
-        stored = queries.runs(opened.store, limits)
-        judged = opened.store.made("verdicts", [list(stored["run_id"])], lambda: verdicts.of_rows(stored))
+        store = opened.store  # one view: what was read of it before a change is not kept for afterwards
+        stored = queries.runs(store, limits)
+        judged = store.made("verdicts", [list(stored["run_id"])], lambda: verdicts.of_rows(stored))
         runs, found = filters.judged(stored, judged)
         if runs.empty:
             states.empty("No run passes the filter", ["Clear a field above to see the others again."])
             return
-        table, shared = opened.store.made(
+        table, shared = store.made(
             "runs",
             [list(runs["run_id"]), None if baseline is None else baseline.run_id, grouped],
             lambda: run_table.rows(runs, found, baseline, grouped),

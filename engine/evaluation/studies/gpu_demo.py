@@ -78,7 +78,7 @@ def main(argv: list[str] | None = None) -> None:
             row = timed(analyse, request, text, arguments.repeats)
             shared: Graphs[Computed] = Graphs()
             paired = compare(loaded, ids, "paired", config, profile, arguments.pairs, shared)
-            rows = in_rows(loaded, ids, config, profile, arguments.pairs // 2, shared)
+            rows = in_rows(loaded, ids, config, profile, (arguments.pairs + 1) // 2, shared)
             result["runs"].append({**row, "pairs": arguments.pairs, "paired_ratio": paired["ratio"], **rows})
             study.note(str(result["runs"][-1]))
             study.save(arguments.out, result)

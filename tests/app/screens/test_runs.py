@@ -324,3 +324,19 @@ def test_settings_in_words_tell_runs_apart():
     priced = {"policy": "priced", "price": "price 0.3", "tau": "τ layer 0.70"}
     told = setting_words.differing([{"policy": "certified", "tau": "τ 0.90"}, priced])
     assert told == ["certified · τ 0.90", "priced · price 0.3 · τ layer 0.70"], "the price beside its policy"
+
+
+def test_a_name_given_while_another_reader_s_table_is_drawn_is_in_the_next_one(three, open_page, monkeypatch):
+    """The table made of rows from before must not be kept for afterwards."""
+    open_page("runs")
+    judged = runs_page.filters.judged
+
+    def renamed_meanwhile(runs, found):
+        access().store.set_label(RUN, Label(name="harbour"))
+        return judged(runs, found)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs_page.filters, "judged", renamed_meanwhile)
+        access().store.set_label(AGAIN, Label(name="quay"))
+        assert "harbour" not in list(open_page("runs").dataframe[0].value["prompt"])
+    assert {"harbour", "quay"} <= set(open_page("runs").dataframe[0].value["prompt"])

@@ -259,18 +259,26 @@ def test_modules_are_kept_out_of_the_garbage_collection_after_every_rerun(tmp_pa
     assert abs(more) < kept // 100, "a second opening keeps nothing more: it may be garbage later"
 
 
-def test_garbage_is_collected_by_the_look_now_and_then_and_not_after_every_rerun(opened, monkeypatch):
+def test_garbage_is_collected_now_and_then_also_while_a_look_takes_long(home, record, monkeypatch):
     settings = tomllib.loads((REPOSITORY / ".streamlit" / "config.toml").read_text())
     assert settings["runner"]["postScriptGC"] is False
-    collected = threading.Semaphore(0)
-    monkeypatch.setattr(module.gc, "collect", collected.release)
-    monkeypatch.setattr(module, "_SPOOL_SECONDS", 0.0)
-    for _ in range(3):
-        opened.look_into_spool()
-    assert collected.acquire(timeout=30) and not collected.acquire(timeout=0.2), "once in ten seconds"
-    monkeypatch.setattr(module, "_COLLECT_SECONDS", 0.0)
+    collected, may_end = [], threading.Event()
+    monkeypatch.setattr(module.gc, "collect", lambda: collected.append(1))
+    monkeypatch.setattr(
+        module.spool, "ingest_spool", lambda *_, **__: may_end.wait(30) and spool.IngestReport()
+    )
+    monkeypatch.setattr(module, "_FEW_PATIENCE_S", 0.0)
+    opened = module.access()
+    collected.clear()
     opened.look_into_spool()
-    assert collected.acquire(timeout=30)
+    for _ in range(3):
+        module.access()
+    assert not collected, "once in ten seconds"
+    monkeypatch.setattr(module, "_COLLECT_SECONDS", 0.0)
+    assert opened.taking_in() is not None
+    module.access()
+    may_end.set()
+    assert collected == [1]
 
 
 def test_what_another_dashboard_left_between_move_and_rows_is_taken_in(home, opened, record, monkeypatch):

@@ -131,14 +131,24 @@ def test_the_least_area_that_keeps_the_score_is_told_of_each_rival(tmp_path):
         "| ours | 0.120, -2.1 [-6.2, +0.0] |",
         "| loser | none up to 0.800 |",
         "| rival | 0.300 (2, 48) |",
-        "| ours / the best rival | 0.40 |",
+        "| ours / the best rival | 0.40 to 1.20 |",
     ]
     found = [one for one in found if one["method"] != "rival" or one["setting"] > 1]
     lines = list(table.tables(written(tmp_path / "s.jsonl", found), "ours", True))
     assert lines[-2:] == ["| rival | <= 0.300 (2, 48) |", "| ours / the best rival | >= 0.40 |"]
+    other = [row("other", 1, i, 0.4, 0.01, score=float(i > 9)) for i in range(48)]
+    other += [row("other", 2, i, 0.5, 0.01) for i in range(48)]
+    lines = list(table.tables(written(tmp_path / "s.jsonl", found + other), "ours", True))
+    assert lines[-1] == "| ours / the best rival | >= 0.40 |", "the other keeps it at more area"
+    few = [row("other", 0.5, i, 0.2, 0.01) for i in range(9)]
     found = [one for one in found if one["method"] != "rival"]
+    lines = list(table.tables(written(tmp_path / "s.jsonl", found + few + other), "ours", True))
+    assert lines[-2:] == ["| other | 0.500 (2, 48) |", "| ours / the best rival | 0.24 to 0.30 |"]
     lines = list(table.tables(written(tmp_path / "s.jsonl", found), "ours", True))
-    assert lines[-1] == "| ours / the best rival | no rival keeps it |"
+    assert lines[-1] == "| ours / the best rival | < 0.15 |"
+    worse = [one | {"score": float(one["index"] > 1)} if one["method"] == "ours" else one for one in found]
+    lines = list(table.tables(written(tmp_path / "s.jsonl", worse), "ours", True))
+    assert lines[-1] == "| ours / the best rival | not kept |"
     text = [one | {"task": "text:code"} for one in found]
     for one in text:
         del one["score"]

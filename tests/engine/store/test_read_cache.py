@@ -142,6 +142,10 @@ def test_what_a_page_made_is_made_again_after_a_change_of_its_runs_alone_and_is_
     spool.ingest_spool(filled)
     ask(None, "light")
     assert made == [], "another run changes nothing of this one"
+    assert ask("b" * 32, "light", of=("unknown",)) and made == ["light"], (
+        "what is made of other runs is another thing"
+    )
+    made.clear()
     ask(None, "all", of=())
     OwnerView(filled, None).set_label(run_id, Label(name="harbour"))
     ask(None, "light")
@@ -183,15 +187,27 @@ def test_memory_is_bounded(monkeypatch):
     assert read.count("often") == 1
     ask(0, 1_000)
     assert read.count(0) == 2, "what was not used for longest went"
-    made = {"marks": [{"x": np.zeros(400)}], "words": "x" * 500, "rows": pd.DataFrame({"a": range(50)})}
-    before = cache.bytes
-    cache.read(0, "made", lambda: (made, replace(Label(), notes="x" * 100)))
-    assert cache.bytes <= before or cache.bytes - before > 8 * 400 + 500 + 8 * 50 + 100
     cache.read(1, "next", lambda: [(1,)])
     assert cache.bytes < 300, "a change drops all"
     for number in range(10_000):
         cache.read(1, ("SELECT 1 WHERE ? = 2", f"unknown {number}"), list)
     assert cache.bytes <= 10_000 and len(cache._kept) < 100, "a question without an answer takes room, too"
+
+
+@pytest.mark.parametrize(
+    ("made", "least"),
+    [
+        ({"marks": [{"x": np.zeros(4_000)}]}, 32_000),
+        (("–" * 20_000, []), 40_000),
+        ([pd.DataFrame({"a": range(4_000)})], 32_000),
+        (replace(Label(), notes="x" * 30_000), 30_000),
+    ],
+    ids=["chart", "words", "rows", "record"],
+)
+def test_what_a_page_made_counts_as_much_as_it_takes(made, least):
+    cache = ReadCache()
+    assert cache.read(0, "made", lambda: made) is cache.read(0, "made", dict), "it is kept"
+    assert least < cache.bytes < least + 1_000
 
 
 def test_what_was_read_of_a_run_outlives_other_runs_but_neither_its_deletion_nor_a_label(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -16,11 +17,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from routesparse.engine import shared_folder
 from routesparse.engine.errors import BundleError, StoreError
-from routesparse.engine.store import bundle, queries, spool
+from routesparse.engine.store import bundle, duckdb_store, queries, spool
 from routesparse.engine.store.duckdb_store import FACT_TABLES, Store
 from routesparse.engine.store.owner_view import OwnerView
 from routesparse.engine.store.schema import migrations
@@ -73,6 +76,62 @@ def test_where_bundles_cannot_be_taken_in_together_each_is_tried_alone(
         bundle.write_bundle(factory.rename(small, name), home / "spool")
     assert sorted(spool.ingest_spool(store).ingested) == ["one", "two"]
     assert not store.unlisted and counts(store)["run"] == 2
+
+
+def test_of_four_bundles_the_one_whose_insert_fails_alone_is_left_behind(
+    store, small, factory, home, monkeypatch
+):
+    """The transaction of all fails half-way, by what the tables refuse and by what nobody thought of."""
+    listed = duckdb_store._list_bundle
+
+    def fail(cursor, manifest, origin):
+        if manifest.run_id == "refused":
+            raise duckdb.DataError("no")
+        if manifest.run_id == "unexpected":
+            raise ValueError
+        listed(cursor, manifest, origin)
+
+    monkeypatch.setattr(duckdb_store, "_list_bundle", fail)
+    for wrong in ("refused", "unexpected"):
+        names = [f"{name}-{wrong}" for name in ("a", "b", "c")]
+        for name in (*names, wrong):
+            bundle.write_bundle(factory.rename(small, name), home / "spool")
+        report = spool.ingest_spool(store)
+        assert sorted(report.ingested) == names
+        assert [one.name for one in report.rejected] == [wrong] and not report.waiting
+        assert "a-" not in report.rejected[0].reason, "it does not name the others"
+        assert not store.unlisted
+    assert counts(store)["run"] == 6
+
+
+def test_a_bundle_whose_columns_may_all_be_null_comes_in_beside_another(store, small, factory, home):
+    """As polars or DuckDB write them."""
+    for name in ("one", "two"):
+        path = bundle.write_bundle(factory.rename(small, name), home / "spool")
+    manifest = json.loads((path / bundle.MANIFEST).read_text())
+    for file in path.glob("*.parquet"):
+        data = pq.read_table(file)
+        loose = pa.schema([field.with_nullable(True) for field in data.schema])
+        pq.write_table(data.cast(loose), file)
+        manifest["files"][file.name]["sha256"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    (path / bundle.MANIFEST).write_text(json.dumps(manifest))
+    before = store.generation
+    assert sorted(spool.ingest_spool(store).ingested) == ["one", "two"]
+    assert store.generation == before + 1, "in one transaction"
+
+
+def test_large_bundles_are_not_in_memory_together(store, small, factory, home, monkeypatch):
+    together, insert = [], Store._insert_all
+
+    def seen(self, given, origin):
+        together.append(len(given))
+        insert(self, given, origin)
+
+    monkeypatch.setattr(Store, "_insert_all", seen)
+    monkeypatch.setattr(duckdb_store, "MOST_TOGETHER_BYTES", 1)
+    for name in ("one", "two", "three"):
+        bundle.write_bundle(factory.rename(small, name), home / "spool")
+    assert len(spool.ingest_spool(store).ingested) == 3 and together == [1, 1, 1]
 
 
 def visible(folder):

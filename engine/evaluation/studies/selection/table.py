@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,13 +46,8 @@ FLOOR = 1e-9  # the least KL that counts, where the kernel's own noise was not m
 NOISE, DENSE = ("dense_kernel", 1.0), ("dense", 1.0)
 WITHIN = 1 / 48  # of the score: one prompt in 48
 FEW = 10  # prompts a task, of fewer no least area is told
-KIN = (
-    "routesparse",
-    "oracle",
-    "dense",
-    "random_blocks",
-    "window",
-)  # ours, what nobody could run, and controls
+# Ours, what nobody could run, and controls: no rivals.
+KIN = ("routesparse", "oracle", "dense", "random_blocks", "window")
 HEADS = (
     "method",
     "setting",
@@ -69,6 +64,15 @@ HEADS = (
 Point = tuple[str, float]  # method and setting
 TaskRows = dict[tuple[int, int], dict[str, Any]]  # by (seed, index)
 Rows = dict[str, TaskRows]  # by task
+
+
+class Least(NamedTuple):
+    """A rule's least area that keeps dense's score: above ``failing`` (0: no cheaper setting was measured), at most
+    ``keeping`` (None: no setting measured keeps it)."""
+
+    words: str
+    failing: float
+    keeping: float | None
 
 
 class Curve(NamedTuple):
@@ -226,8 +230,8 @@ def least_table(found: dict[Point, Rows], base: str) -> Iterator[str]:
     """One column per task of FEW prompts or more: dense's score, the base's area and score, and each rival's least area
     that keeps dense's score.
 
-    A setting keeps it where its mean is at most WITHIN below dense's on the same prompts; "<=" where it is the
-    rival's smallest setting, "none" with the largest area measured where no setting does.
+    A setting keeps it where its mean is at most WITHIN below dense's on the same prompts; "<=" where no cheaper setting
+    was measured, "none" with the largest area measured where no setting does.
     """
     dense = found.get(DENSE, {})
     rivals = sorted({method for method, _ in found if not method.startswith((base, *KIN))})
@@ -247,7 +251,10 @@ def least_table(found: dict[Point, Rows], base: str) -> Iterator[str]:
     }
     yield (
         f"{base} at {mine[1]:g}. A rule keeps dense's score where its mean is at most {100 * WITHIN:.1f} points below; "
-        "its setting and n in brackets; *none*: not at any setting, of which the largest read that much.\n"
+        f"its setting and n in brackets (of {FEW} prompts or more); *none*: not at any setting measured, of which the "
+        f"largest read that much. The last line sets {base} against the best rival, whose least area was not measured "
+        "but bracketed: at most that of the cheapest setting that keeps the score, and above that of a cheaper one, of "
+        f"any rival, that does not. *not kept*: {base} itself does not keep it.\n"
     )
     yield head(("", *tasks))
     yield line("dense, %", *(f"{100 * pooled({task: dense[task]}, 'score'):.1f}" for task in tasks))
@@ -255,27 +262,43 @@ def least_table(found: dict[Point, Rows], base: str) -> Iterator[str]:
     told = zip(areas, tasks, strict=True)
     yield line(base, *(f"{area:.3f}, {difference({t: found[mine][t]}, dense)}" for area, t in told))
     for rival, cells in reached.items():
-        yield line(rival, *(text for text, _ in cells))
-    best = [
-        min((at for _, at in column if at), default=None) for column in zip(*reached.values(), strict=True)
-    ]
-    ratios = [
-        "no rival keeps it" if at is None else f"{'>= ' * at[1]}{area / at[0]:.2f}"
-        for area, at in zip(areas, best, strict=True)
-    ]
-    yield line(f"{base} / the best rival", *ratios)
+        yield line(rival, *(least.words for least in cells))
+    columns = zip(areas, tasks, zip(*reached.values(), strict=True), strict=True)
+    yield line(
+        f"{base} / the best rival",
+        *(
+            _ratio(area, column) if _keeps(found[mine][task], dense[task]) else "not kept"
+            for area, task, column in columns
+        ),
+    )
 
 
-def _least(settings: list[TaskRows], dense: TaskRows) -> tuple[str, tuple[float, bool] | None]:
-    """The least area at which a rule keeps the score, in words, and as a number with whether it is a bound."""
-    tried = sorted(settings, key=_area)
-    for place, rows in enumerate(tried):
-        less = [dense[at]["score"] - row["score"] for at, row in rows.items() if at in dense]
-        if less and float(np.mean(less)) <= WITHIN + 1e-9:
+def _least(settings: list[TaskRows], dense: TaskRows) -> Least:
+    """A rule's least area that keeps the score; settings of FEW prompts or more count."""
+    failing = 0.0
+    for rows in sorted((rows for rows in settings if len(rows) >= FEW), key=_area):
+        area = _area(rows)
+        if _keeps(rows, dense):
             setting = next(iter(rows.values()))["setting"]
-            told = f"{'<= ' * (not place)}{_area(rows):.3f} ({setting:g}, {len(rows)})"
-            return told, (_area(rows), not place)
-    return f"none up to {_area(tried[-1]):.3f}" if tried else "not run", None
+            return Least(f"{'<= ' * (not failing)}{area:.3f} ({setting:g}, {len(rows)})", failing, area)
+        failing = area
+    return Least(f"none up to {failing:.3f}" if failing else "not run", failing, None)
+
+
+def _keeps(rows: TaskRows, dense: TaskRows) -> bool:
+    """Whether the mean score is at most WITHIN below dense's on the prompts that both have."""
+    less = [dense[at]["score"] - row["score"] for at, row in rows.items() if at in dense]
+    return bool(less) and float(np.mean(less)) <= WITHIN + 1e-9
+
+
+def _ratio(area: float, rivals: Sequence[Least]) -> str:
+    """``area`` over the least of the rivals' least areas, between what was measured; a bound where one end is not."""
+    run = [least for least in rivals if least.failing or least.keeping]
+    kept = min((least.keeping for least in run if least.keeping is not None), default=None)
+    failing = min((least.failing for least in run), default=0.0)
+    if kept is None:
+        return f"< {area / failing:.2f}" if failing else "not run"
+    return f"{area / kept:.2f} to {area / failing:.2f}" if failing else f">= {area / kept:.2f}"
 
 
 def _area(rows: TaskRows) -> float:
