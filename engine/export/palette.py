@@ -68,7 +68,9 @@ DARK = Theme(
 
 def letter(pattern: str) -> str:
     """The letter in a pattern's cell; the initial of one that this version does not know."""
-    return families.look(pattern).letter
+    found = families.look(pattern).letter
+    # A damaged row may name a pattern that begins with a control character.
+    return found if found.isalnum() else "?"
 
 
 def name(pattern: str) -> str:

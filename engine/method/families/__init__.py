@@ -82,8 +82,7 @@ def look(name: str) -> Look:
     if name == DENSE:
         return _DENSE_LOOK
     found = next((family.look for family in _registered if family.name == name), None)
-    initial = name.upper()[:1]
-    return found or Look(name, initial if initial.isalnum() else "?")
+    return found or Look(name, name[:1].upper() or "?")
 
 
 def in_order(patterns: Iterable[str] = ()) -> list[str]:
