@@ -173,7 +173,7 @@ def tested_on(found: Sequence[Evaluation], verdicts: Sequence[Verdict]) -> str:
     if len(found) == 1:
         return found[0].source
     if verdicts and all(one.verdict == "not tested" for one in verdicts):
-        return f"Nothing was tested on {' and '.join(one.suite for one in found)}."
+        return f"Nothing was tested on {' and '.join(dict.fromkeys(one.suite for one in found))}."
     recorded = {suite for one in verdicts for suite in one.suites}
     used, unused = dict[str, None](), dict[str, str]()  # by suite, in order
     for one in found:

@@ -295,7 +295,7 @@ def test_verdicts_say_whose_prompts_they_stand_on_and_what_was_left_out(tmp_path
         [found, other], verdicts
     )
     none = [dataclasses.replace(one, verdict="not tested") for one in found.verdicts]
-    assert wording.tested_on([found, other], none) == "Nothing was tested on ruler and stories."
+    assert wording.tested_on([found, other, found], none) == "Nothing was tested on ruler and stories."
 
 
 @pytest.mark.parametrize(
