@@ -95,7 +95,6 @@ class Corpus:
 
     def __init__(self, documents: list[Document], tokens: np.ndarray):
         self.tokens = tokens
-        self.bytes_by_document = {f"{d.domain}/{d.name}": len(d.text.encode()) for d in documents}
         self.haystacks = [d.text for d in documents if d.domain == "prose" and len(d.text) > 20_000]
         if not self.haystacks:
             raise ValueError("no prose document of 20,000 characters to hide needles in; add prose/train")
@@ -248,7 +247,6 @@ class BatchSource:
     ):
         context = multiprocessing.get_context("fork")
         lengths = sorted({length for phase in phases for length in phase.lengths})
-        self.corpus = corpus
         self.queues = {length: context.Queue(depth) for length in lengths}
         self.progress = context.Value("d", 0.0)
         self._stop = context.Event()
