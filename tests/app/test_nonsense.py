@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from routesparse.app.shell.access import access
-from routesparse.engine.store import bundle, run_checks, tables
+from routesparse.engine.store import bundle, run_checks, tables, verdicts
 
 GOOD = "d4e5b678"
 VALUES = {
@@ -112,10 +112,23 @@ def test_a_run_that_lost_rows_says_so_on_its_pages(damaged, open_page):
     for name in ("routing_map", "head", "text", "audit", "fallbacks"):
         page = open_page(name, run="bad2bad2")
         html = " ".join(str(part.proto.body) for part in page.get("html"))
-        assert "Rows of this run were lost: " in html and "can't be drawn" not in html, name
+        told = re.search(r'rs-verdict red" role="status">.*?Rows of this run were lost: (.*?)\.', html)
+        assert told and told[1].startswith("21 of its 32 decisions and 2 of its 4 layers are stored"), name
+        assert "can't be drawn" not in html, name
         assert ("not recorded" in html) == (name == "routing_map"), name
     whole = " ".join(str(part.proto.body) for part in open_page("routing_map", run=GOOD).get("html"))
     assert "were lost" not in whole and "not recorded" not in whole
+
+
+def test_runs_tells_a_run_that_lost_rows_as_its_pages_do(damaged, open_page):
+    damaged("bad3bad3", lambda table: table.slice(11), ["head_choice"])
+    page = open_page("runs")
+    (table,) = [part.value for part in page.dataframe if "verdict" in part.value]
+    told = dict(zip(table["run"], table["verdict"], strict=True))
+    assert told.pop("bad3bad3") == "✕ 11 of 32 rows lost"
+    assert all(word.startswith(("✓", "!")) for word in told.values()), told
+    assert table.set_index("run").loc["bad3bad3", ["certified"]].isna().all(), "nobody knows it of lost ones"
+    assert verdicts.of_run(access().store, "bad3bad3").short == "11 of 32 rows lost"
 
 
 @pytest.mark.parametrize("file", ["probe.parquet", "prompt.parquet", "candidate_score.parquet"])
