@@ -29,6 +29,7 @@ TIE_KL = 0.01
 ERROR_LIMIT = 0.1  # relative output error, mean over the audited units
 # The reasons of findings that are not green, the gravest first.
 WARNINGS = (
+    "rows lost",
     "wrong kernel output",
     "bound violated",
     "uncertified layers",
@@ -54,6 +55,8 @@ class Facts:
     segments: int
     layers: int
     units: int
+    stored_units: int  # whose decisions are there
+    stored_layers: int  # whose rows are there
     sparse_units: int
     uncertified_units: int
     uncertified_layers: int | None
@@ -125,7 +128,19 @@ def verdict(facts: Facts) -> Verdict:
     if not facts.routed:
         text = "Dense attention ran untouched: nothing was left out"
         return Verdict((Finding("green", text, "dense, untouched"),))
-    rules = (_executed, _bounds, _layers, _units, _answer, _error, _coverage, _drift, _mismatch, _fallbacks)
+    rules = (
+        _lost,
+        _executed,
+        _bounds,
+        _layers,
+        _units,
+        _answer,
+        _error,
+        _coverage,
+        _drift,
+        _mismatch,
+        _fallbacks,
+    )
     found = [finding for rule in rules if (finding := rule(facts)) is not None]
     found += _certified(facts)
     return Verdict(tuple(sorted(found, key=lambda finding: LEVELS.index(finding.level))))
@@ -139,6 +154,8 @@ def of_record(record: RunRecord) -> Verdict:
         Facts.of(
             {
                 **vars(run),
+                "stored_units": len(record.choices),
+                "stored_layers": len(record.layers),
                 "uncertified_units": len(record.uncertified),
                 "uncertified_layers": None if run.tau_layer is None else len(record.uncertified_layers),
                 "fallback_limit": json.loads(run.config_json).get(
@@ -148,6 +165,26 @@ def of_record(record: RunRecord) -> Verdict:
                 "executed_error": max(compared, default=None),
             }
         )
+    )
+
+
+def _lost(facts: Facts) -> Finding | None:
+    """The first rule: all others speak of the rows that are left."""
+    counts = (
+        (facts.stored_units, facts.units, "decisions", "rows"),
+        (facts.stored_layers, facts.layers, "layers", "layers"),
+    )
+    lost = [count for count in counts if count[0] < count[1]]
+    if not lost:
+        return None
+    left = " and ".join(f"{stored:,} of its {total:,} {noun}" for stored, total, noun, _ in lost)
+    stored, total, _, noun = lost[0]
+    return Finding(
+        "red",
+        f"Rows of this run were lost: {left} are stored, and its pages show no others. Restore a backup, or run the "
+        "prompt again",
+        f"{total - stored:,} of {total:,} {noun} lost",
+        "rows lost",
     )
 
 
@@ -262,7 +299,7 @@ def _certified(facts: Facts) -> list[Finding]:
     """What can be said of certificates where none is missing."""
     if facts.sparse_units == 0:
         return [Finding("green", f"Every {facts.noun} reads all keys: nothing was left out", "all dense")]
-    if facts.uncertified_units or facts.uncertified_layers:
+    if facts.uncertified_units or facts.uncertified_layers or _lost(facts):
         return []
     told = f"all {_several(facts.sparse_units, 'sparse ' + facts.noun)}"
     if facts.uncertified_layers is not None:

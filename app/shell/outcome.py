@@ -22,7 +22,8 @@ FORMATS = {"error": "%.2g", "certified": "%.1f %%"}
 
 def columns(runs: pd.DataFrame, found: Sequence[Verdict]) -> dict[str, pd.Series]:
     """LABELS' columns of rows of queries.runs; NaN is not measured. found: a verdict a run."""
-    sparse = runs["sparse_units"].where(runs["sparse_units"] > 0)
+    # Of lost decisions nobody knows whether they were certified.
+    sparse = runs["sparse_units"].where((runs["sparse_units"] > 0) & (runs["stored_units"] >= runs["units"]))
     return {
         "verdict": pd.Series([verdict_bar.cell(one) for one in found], runs.index, dtype=object),
         "error": runs["mean_error"].astype(float),

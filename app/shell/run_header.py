@@ -87,12 +87,6 @@ def header(store: OwnerView, run: RunRow, title: str, head: tuple[int, int] | No
         )
         export_menu.menu(store, run.run_id)
     verdict_bar.of_run(store, run.run_id)
-    stored = queries.units_stored(store, run.run_id)
-    if 0 < stored < run.units:
-        states.field_error(
-            f"Rows of this run were lost: {stored:,} of its {run.units:,} decisions are stored. What its pages show is "
-            "incomplete, and its verdict speaks of what is left. Restore a backup, or run the prompt again."
-        )
     if run.routed and run.sparse_units and run.top1_agreement is None:
         again = {**new_run_address.of_run(run), "from": queries.short_id(store, run.run_id), "dense": "true"}
         navigate.link("Run it again with dense beside it", "new", **again)

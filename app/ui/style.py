@@ -165,14 +165,20 @@ _STYLE = """
 .rs-narrow { display: none; } @media (max-width: 1200px) { .rs-narrow { display: block; } }
 .rs-claims em { font-style: normal; font-weight: 600; font-size: .88rem; } .rs-claims em.bad, .rs-warn
   { color: var(--rs-warn); }
+/* Of a certificate: one below the other where half the window is too narrow for all columns. */
+@media (max-width: 1400px) {
+  [data-testid="stHorizontalBlock"]:has(> * .st-key-card-worst-certified, > * .st-key-card-certified-layers)
+    > [data-testid="stColumn"] { min-width: 100%; } }
+:is(.st-key-card-worst-certified, .st-key-card-certified-layers, .st-key-card-named-rows) .rs-table :is(th, td)
+  { white-space: normal; vertical-align: bottom; }
+.st-key-card-named-rows .rs-table .l { overflow-wrap: anywhere; min-width: 64px; }
+.st-key-card-named-rows .rs-table .l:nth-child(2) { min-width: 96px; }
 @media (max-width: 1100px) { .rs-table th { white-space: normal; vertical-align: bottom; }
   [class*="candidates"] .rs-table td.w { min-width: 118px; }
   .st-key-card-sides .twice { display: none; } .st-key-card-sides td.l:first-child { min-width: 105px; }
   .st-key-card-sides td.against { min-width: 84px; }
   .rs-kpi:has(> :nth-child(6):last-child) { grid-template-columns: repeat(3, 1fr); }
   .rs-kpi:has(> :nth-child(7)) { grid-template-columns: repeat(4, 1fr); }
-  [data-testid="stHorizontalBlock"]:has(> * .st-key-card-worst-certified, > * .st-key-card-certified-layers)
-    > [data-testid="stColumn"] { min-width: 100%; }
   :is(.st-key-card-all-candidates, .st-key-card-other-runs, .st-key-card-sides, .st-key-card-answer)
     .rs-table :is(th, td) { padding-inline: 2.5px; }
   .st-key-card-other-runs th .rs-q { display: none; }

@@ -20,6 +20,15 @@ from routesparse.engine.results.schema import FILE, MEDIANS, SCORES
 
 MOST_BYTES = 64 << 20
 SHIPPED = "evaluations*.json"
+# What a shipped file is, in the order in which they are offered: README cites the first one.
+KINDS = {
+    "evaluations_kept.json": "main table",
+    "evaluations_kept_others.json": "other tasks, outside H1 to H3",
+    "evaluations_main.json": "older main table",
+    "evaluations_h1.json": "older table for H1",
+    "evaluations.json": "oldest tables",
+}
+REPLACED = frozenset({"evaluations_main.json", "evaluations_h1.json", "evaluations.json"})  # by the first one
 _LENGTHS = re.compile(r" --lengths (\d+(?:,\d+)*)(?!\S)", re.ASCII)
 OURS = f"routesparse={DEFAULT_PRICE:g}"  # the product's default, by its name
 
@@ -216,8 +225,10 @@ def read(path: Path) -> tuple[list[Evaluation], tuple[Verdict, ...]]:
 
 
 def shipped() -> list[Path]:
-    """The results that come with RouteSparse, the last name first: the main table where it ships."""
-    return sorted((paths.DATA / "results").glob(SHIPPED), reverse=True)
+    """The results that come with RouteSparse, in the order of KINDS; a file that is not named there comes last."""
+    order = {name: place for place, name in enumerate(KINDS)}
+    found = (paths.DATA / "results").glob(SHIPPED)
+    return sorted(found, key=lambda path: (order.get(path.name, len(order)), path.name))
 
 
 def of_home() -> list[Path]:

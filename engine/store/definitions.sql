@@ -19,8 +19,12 @@ CREATE OR REPLACE MACRO visible.utc_day(created_at) AS left(
 CREATE OR REPLACE MACRO main.summaries_from(first) AS TABLE
 SELECT * FROM (SELECT run_key FROM main.run WHERE run_key >= first)
 LEFT JOIN (
-    SELECT c.run_key, count(*) FILTER (WHERE visible.unit_uncertified(c.pattern, c.lower_mass, r.tau)) AS uncertified_units
+    SELECT c.run_key, count(*) AS stored_units,
+           count(*) FILTER (WHERE visible.unit_uncertified(c.pattern, c.lower_mass, r.tau)) AS uncertified_units
     FROM main.head_choice c JOIN main.run r USING (run_key) WHERE c.run_key >= first GROUP BY c.run_key
+) USING (run_key)
+LEFT JOIN (
+    SELECT run_key, count(*) AS stored_layers FROM main.layer_run WHERE run_key >= first GROUP BY run_key
 ) USING (run_key)
 LEFT JOIN (
     SELECT run_key, sum(violations)::BIGINT AS violations, max(executed_error) AS executed_error,

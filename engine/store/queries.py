@@ -82,13 +82,14 @@ class Prompt:
 
 
 def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
-    """All runs that pass, newest first, with ``speedup``, ``fallback_share``, ``uncertified_units``, and for the policy
-    "priced" ``uncertified_layers`` and ``least_layer_mass`` (NULL: no layer was certified); over the audited units
-    ``violations``, ``executed_error`` and ``worst_unit_error`` (the largest mean error of a unit); of the continuation
-    ``same_tokens`` and ``first_difference`` (from 1; NULL: none, or not continued); the run's ``fallback_limit``; its
-    ``day`` (UTC), and ``one_in`` how many routed requests a server recorded it (NULL: no server did); and of the owner
-    ``name``, ``notes``, ``tags`` (comma-separated; NULL where none was given) and ``pinned``. verdicts.py judges such
-    rows."""
+    """All runs that pass, newest first, with ``speedup``, ``fallback_share``, ``uncertified_units``,
+    ``stored_units`` and ``stored_layers`` (fewer than ``units`` and ``layers`` where a routed run lost rows), and for
+    the policy "priced" ``uncertified_layers`` and ``least_layer_mass`` (NULL: no layer was certified); over the
+    audited units ``violations``, ``executed_error`` and ``worst_unit_error`` (the largest mean error of a unit); of the
+    continuation ``same_tokens`` and ``first_difference`` (from 1; NULL: none, or not continued); the run's
+    ``fallback_limit``; its ``day`` (UTC), and ``one_in`` how many routed requests a server recorded it (NULL: no server
+    did); and of the owner ``name``, ``notes``, ``tags`` (comma-separated; NULL where none was given) and ``pinned``.
+    verdicts.py judges such rows."""
     limits = limits or RunFilter()
     where: list[str] = ["true"]
     values: list[Any] = []
@@ -121,6 +122,7 @@ def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
                dense_fallback_units / nullif(units, 0) AS fallback_share,
                (config_json->>'fallback_limit')::DOUBLE AS fallback_limit,
                config_json->>'rope' AS rope,
+               coalesce(stored_units, 0) AS stored_units, coalesce(stored_layers, 0) AS stored_layers,
                CASE WHEN units = 0 THEN 0 ELSE uncertified_units END AS uncertified_units,
                uncertified_layers, least_layer_mass, violations, executed_error, worst_unit_error,
                same_tokens, first_difference, origin = 'sample' AS is_sample,
@@ -216,12 +218,6 @@ def measured(found: pd.DataFrame) -> pd.DataFrame:
         if values.dtype.kind == "f" and name != "executed_error" and np.isinf(values.to_numpy()).any():
             found[name] = values.where(np.isfinite(values))
     return found
-
-
-def units_stored(store: OwnerView, run_id: str) -> int:
-    """How many decisions of a run are stored; fewer than its ``units`` where rows were lost."""
-    key = store.key(run_id)
-    return int(store.rows("SELECT count(*) FROM head_choice WHERE run_key = ?", [key], of=[run_id])[0][0])
 
 
 def layers(store: OwnerView, run_id: str) -> pd.DataFrame:

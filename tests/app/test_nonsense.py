@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from routesparse.app.shell.access import access
-from routesparse.engine.store import bundle, run_checks, tables
+from routesparse.engine.store import bundle, run_checks, tables, verdicts
 
 GOOD = "d4e5b678"
 VALUES = {
@@ -112,10 +112,39 @@ def test_a_run_that_lost_rows_says_so_on_its_pages(damaged, open_page):
     for name in ("routing_map", "head", "text", "audit", "fallbacks"):
         page = open_page(name, run="bad2bad2")
         html = " ".join(str(part.proto.body) for part in page.get("html"))
-        assert "Rows of this run were lost: " in html and "can't be drawn" not in html, name
+        told = re.search(r'rs-verdict red" role="status">.*?Rows of this run were lost: (.*?)\.', html)
+        assert told and told[1].startswith("21 of its 32 decisions and 2 of its 4 layers are stored"), name
+        assert "can't be drawn" not in html, name
         assert ("not recorded" in html) == (name == "routing_map"), name
     whole = " ".join(str(part.proto.body) for part in open_page("routing_map", run=GOOD).get("html"))
     assert "were lost" not in whole and "not recorded" not in whole
+
+
+def test_a_run_that_lost_all_its_decisions_does_not_look_like_one_that_was_not_routed(damaged, open_page):
+    damaged("bad4bad4", lambda table: table.slice(len(table)), ["head_choice"])
+    for name in ("routing_map", "head", "text", "fallbacks"):
+        page = open_page(name, run="bad4bad4")
+        html = " ".join(str(part.proto.body) for part in page.get("html"))
+        assert "0 of its 32 decisions are stored" in html and "can't be drawn" not in html, name
+        assert "The bundle holds no decisions" in html and "break-even" not in html, name
+
+
+def test_what_a_part_of_the_decisions_says_is_not_called_certified(damaged, open_page):
+    damaged("bad5bad5", lambda table: table.slice(11), ["head_choice"])
+    html = " ".join(str(part.proto.body) for part in open_page("routing_map", run="bad5bad5").get("html"))
+    figure = re.search(r"Certified ≥ 0\.90.*?<b[^>]*>(.*?)</b><small>of sparse units, each alone", html)
+    assert figure and figure[1] == "not measured"
+
+
+def test_runs_tells_a_run_that_lost_rows_as_its_pages_do(damaged, open_page):
+    damaged("bad3bad3", lambda table: table.slice(11), ["head_choice"])
+    page = open_page("runs")
+    (table,) = [part.value for part in page.dataframe if "verdict" in part.value]
+    told = dict(zip(table["run"], table["verdict"], strict=True))
+    assert told.pop("bad3bad3") == "✕ 11 of 32 rows lost"
+    assert all(word.startswith(("✓", "!")) for word in told.values()), told
+    assert table.set_index("run").loc["bad3bad3", ["certified"]].isna().all(), "nobody knows it of lost ones"
+    assert verdicts.of_run(access().store, "bad3bad3").short == "11 of 32 rows lost"
 
 
 @pytest.mark.parametrize("file", ["probe.parquet", "prompt.parquet", "candidate_score.parquet"])

@@ -101,6 +101,7 @@ PAGES = {
     "new-sweep": "/new?source=Sample&sample=needles.txt&vary=price&prices=0.25, cheap, 1",
     "models": "/models",
     "results": "/results",
+    "results-older": "/results?set=main-ruler@2",
     "results-here": "/results?set=here-ruler",
     "results-pasted": "/results?set=here-pasted",
     "results-bad-link": "/results?set=deadbeef&length=7&method=nonsense",

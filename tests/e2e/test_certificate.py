@@ -8,11 +8,12 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from routesparse.engine.store.bundle import read_certificate
+from routesparse.engine.store.bundle import read_certificate, write_bundle
 
 TINY = Path(__file__).resolve().parents[1] / "engine" / "tiny_model.py"
 
@@ -75,3 +76,39 @@ def test_from_the_command_line_to_the_worst_head(serve, made, context, page):
         page.locator(".rs-title", has_text="Certificate of window=64").wait_for()
     assert context.failures == []
     assert context.hosts() == {"127.0.0.1"}
+
+
+@pytest.fixture(scope="module")
+def wide(factory):
+    """A certificate with the longest cells: two prompts of 128K tokens, a tolerance, long labels and tokens."""
+    made = factory.make_certificate(layers=32, heads=32, tokens=131_072, batch=2, tolerance=0.02)
+    claims = tuple(
+        replace(
+            claim,
+            rows=262_144 if claim.scope == "layer" else claim.rows,
+            **{} if claim.batch_index is None else {"batch_index": 1, "worst_position": 129_876},
+            mean_error=0.123456 * claim.mean_error,
+        )
+        for claim in made.claims
+    )
+    seen = {"beyond_rounding": 1023, "beyond_tolerance": 1000, "worst_layer": 31, "worst_head": 31}
+    named = tuple(
+        replace(row, label="130000:130512", text="internationalization", batch_index=1, position=at, **seen)
+        for at, row in enumerate(made.named, 130_000)
+    )
+    return replace(made, claims=claims, named=named)
+
+
+def test_every_column_of_a_certificates_tables_is_seen(serve, wide, page, tmp_path):
+    write_bundle(wide, tmp_path / "spool")
+    with serve.dashboard(tmp_path) as address:
+        page.goto(f"{address}/certificate?run={wide.certificate.run_id[-8:]}")
+        page.get_by_text("What it does not say").wait_for()
+        tables = page.locator(".rs-table")
+        assert tables.count() == 3
+        for width in (1024, 1120, 1280, 1440):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.wait_for_timeout(500)
+            for table in tables.all():
+                room, seen = table.evaluate("e => [e.scrollWidth, e.clientWidth]")
+                assert room <= seen, (width, table.inner_text()[:60])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -229,6 +230,23 @@ def test_runs_page_stays_when_one_comes_back_from_the_map(address, page):
     page.locator("[data-testid=stDataFrame] canvas").first.wait_for()
     page.wait_for_timeout(1500)
     assert "/map" not in page.url
+
+
+def test_a_deep_link_into_an_older_table_of_results_opens_it_and_leads_to_the_main_one(
+    address, context, page
+):
+    asked = "set=main-ruler%402&length=32768&method=xattention%3D0.9"
+    page.goto(f"{address}/results?{asked}")
+    page.get_by_text("Methods at 32,768 tokens").wait_for()
+    assert page.get_by_text("source: data/results/evaluations_main.json").count()
+    assert page.get_by_text("There is no").count() == 0 and asked in page.url
+    page.get_by_role("button", name="Open the main table").click()
+    page.wait_for_url(re.compile(r"/results\?set=kept-ruler$"))
+    page.get_by_text("Methods at 65,536 tokens").wait_for()
+    page.reload()
+    page.get_by_text("Methods at 65,536 tokens").wait_for()
+    assert page.get_by_text("source: data/results/evaluations_kept.json").count()
+    assert page.get_by_text("Shipped earlier").count() == 0 and context.failures == []
 
 
 def test_page_talks_to_the_loopback_interface_only(address, context, page, record):

@@ -61,6 +61,17 @@ def dropped(page) -> tuple[int, int]:
     return tuple(int(number.replace(",", "")) for number in re.findall(r"[\d,]+", text))
 
 
+def test_the_table_of_occurrences_has_no_column_out_of_sight(address, page, record):
+    page.goto(f"{address}/text?run={record.run.run_id[:8]}&find=2474-12")
+    table = page.locator(".st-key-card-occurrences [data-testid=stDataFrame] .dvn-scroller")
+    table.wait_for()
+    for width in (1024, 1280, 1440):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_timeout(700)
+        room, seen = table.evaluate("e => [e.scrollWidth, e.clientWidth]")
+        assert room <= seen + 2, width
+
+
 def test_find_the_worst_head_and_the_words_it_dropped_in_three_clicks(address, context, page, record):
     worst = max(record.worst_rows, key=lambda row: row.error)
     page.goto(f"{address}/runs")

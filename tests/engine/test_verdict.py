@@ -12,6 +12,8 @@ GOOD = Facts(
     segments=1,
     layers=8,
     units=64,
+    stored_units=64,
+    stored_layers=8,
     sparse_units=60,
     uncertified_units=0,
     uncertified_layers=None,
@@ -41,6 +43,18 @@ def test_a_run_whose_answer_was_checked_is_green():
 
 
 RULES = {
+    "lost decisions": (
+        {"stored_units": 43},
+        "red",
+        "Rows of this run were lost: 43 of its 64 decisions are stored, and its pages show no others. "
+        "Restore a backup, or run the prompt again",
+    ),
+    "lost decisions and layers": (
+        {"stored_units": 0, "stored_layers": 5},
+        "red",
+        "Rows of this run were lost: 0 of its 64 decisions and 5 of its 8 layers are stored, and its pages show no "
+        "others. Restore a backup, or run the prompt again",
+    ),
     "uncertified heads": (
         {"uncertified_units": 46},
         "red",
@@ -136,6 +150,16 @@ def test_where_nothing_was_left_out_there_is_nothing_to_check():
     assert judged(sparse_units=0, top1_agreement=None) == (
         "green",
         "Every head reads all keys: nothing was left out",
+    )
+
+
+def test_a_run_that_lost_rows_is_red_whatever_is_said_of_what_is_left():
+    found = verdict(replace(GOOD, stored_units=63, executed_error=1.0))
+    assert [finding.reason for finding in found.findings[:2]] == ["rows lost", "wrong kernel output"]
+    assert found.short == "1 of 64 rows lost" and "certified" not in [one.reason for one in found.findings]
+    assert verdict(replace(GOOD, stored_layers=7)).short == "1 of 8 layers lost"
+    assert judged(routed=False, stored_units=0, stored_layers=0)[0] == "green", (
+        "dense ran, which has no decisions"
     )
 
 

@@ -47,6 +47,9 @@ def render() -> None:
         return
     limit = _limit(shown.run)
     kinds = fallback_queries.kinds_by_layer(store, shown.run_ids)
+    if kinds.empty:  # its decisions were lost
+        _nothing(shown)
+        return
     paid = fallback_queries.paid_by_layer(store, shown.run_ids)
     certificates = fallback_queries.layer_certificates(store, shown.run_ids)
     _banner(kinds, certificates, limit)

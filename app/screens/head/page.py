@@ -32,8 +32,9 @@ def render() -> None:
         states.empty(
             "Nothing was routed in this run",
             [
-                f"{run.tokens:,} tokens are below break-even, the length from which routing is predicted to pay, or "
-                "the bundle holds no decisions for this segment."
+                "The bundle holds no decisions for this segment. Analyse the prompt again."
+                if run.routed
+                else f"{run.tokens:,} tokens are below break-even, the length from which routing is predicted to pay."
             ],
         )
         return

@@ -17,11 +17,13 @@ from routesparse.engine.results.evaluations import Evaluation, Verdict
 @dataclass(frozen=True)
 class Offered:
     """One evaluation. key: its name in the address, with its file's, so that a file shipped later takes no link from
-    another; verdicts: over all suites of its file."""
+    another; replaced: what it is, where README cites a newer table; verdicts: over all suites of its
+    file."""
 
     key: str
     label: str
     source: str
+    replaced: str | None
     found: Evaluation
     verdicts: tuple[Verdict, ...]
     tested_on: str  # whose prompts stand behind them
@@ -44,11 +46,14 @@ def offered() -> tuple[list[Offered], list[str]]:
             key = f"here-{folder}" if folder else "-".join(filter(None, [_own_name(path), one.suite]))
             taken = sum(other.key.partition("@")[0] == key for other in found)
             key += f"@{taken + 1}" if taken else ""
-            where = f"{origin} ({folder})" if folder not in ("", one.suite) else origin
+            what = evaluations.KINDS.get(path.name) if not folder else folder if folder != one.suite else None
+            where = f"{origin} ({what})" if what else origin
             lengths = ", ".join(f"{length:,}" for length in one.lengths) or "no"
             label = f"{one.suite}, {where}: {lengths} tokens, n {one.run} a task, seed {one.seed}, model {one.model}"
             label += f" ({taken + 1})" if any(other.label == label for other in found) else ""
-            found.append(Offered(key, label, file, one, verdicts, wording.tested_on(held, verdicts)))
+            replaced = what if not folder and path.name in evaluations.REPLACED else None
+            tested_on = wording.tested_on(held, verdicts)
+            found.append(Offered(key, label, file, replaced, one, verdicts, tested_on))
     return found, problems
 
 

@@ -85,7 +85,22 @@ def _chosen(found: list[Offered]) -> Offered:
             width="stretch",
             on_change=lambda: _other(st.session_state["set-choice"]),
         )
+    _replaced(by_key[key], found[0])
     return by_key[key]
+
+
+def _replaced(chosen: Offered, first: Offered) -> None:
+    """Say of an older table that there is a newer one, and where."""
+    if chosen.replaced is None or first.replaced is not None:
+        return
+    with st.container(horizontal=True, gap="small", vertical_alignment="center", key="replaced"):
+        st.html(
+            f'<div class="rs-note rs-warn">Shipped earlier ({chosen.replaced}): README cites the main table.</div>',
+            width="content",
+        )
+        st.button(
+            "Open the main table", key="quiet-main", type="tertiary", on_click=_other, args=(first.key,)
+        )
 
 
 def _other(key: str) -> None:

@@ -79,7 +79,9 @@ def render() -> None:
 def _kpis(run: RunRow, choices: pd.DataFrame, layers: pd.DataFrame) -> None:
     """Six figures of the whole run; the certified one is of the segment shown."""
     sparse = choices[choices["pattern"] != "dense"]
-    certified = float((~sparse["uncertified"]).mean()) if len(sparse) else None
+    # Of lost decisions nobody knows whether they were certified.
+    is_whole = int(layers["units"].sum()) >= run.units
+    certified = float((~sparse["uncertified"]).mean()) if len(sparse) and is_whole else None
     missed = int(layers["uncertified"].sum())
     boxes = [
         ("Causal area kept", numbers.share(run.density), "mean over units", "kept"),

@@ -65,7 +65,7 @@ def occurrence_list(
         per_part = selection.part_shares(shares, parts)
         rows["dropped_by"] = (np.nan_to_num(per_part, nan=1.0) < limit).sum((0, 1))
         rows["read_by"] = 100 * selection.summed(np.moveaxis(per_part, -1, 0).reshape(1, len(parts), -1))[0]
-    # Last: a narrow window shows the numbers, and scrolls to the ends of the words.
+    # Last: where they have no room their ends are cut, which a click shows in the text.
     rows["words"] = [
         visible(words.text[max(0, int(a) - _BEFORE) : int(b)][:_LONGEST], " ")
         + visible(words.text[int(b) : int(b) + _BEHIND], " ")
@@ -84,17 +84,20 @@ def occurrence_list(
             on_select=lambda: _show(key, parts),
             selection_mode="single-row",
             column_config={
-                "token": st.column_config.NumberColumn("Token", format="localized", width=66),
+                # Together they fit a window of 1,024 pixels.
+                "token": st.column_config.NumberColumn("Token", format="localized", width=62),
                 "dropped_by": st.column_config.NumberColumn(
-                    "Dropped by", format="localized", width=80, help=f"Heads, of {run.layers * run.heads:,}"
+                    "Dropped", format="localized", width=66, help=f"By heads, of {run.layers * run.heads:,}"
                 ),
-                "read_by": st.column_config.NumberColumn("Read by rows", format="%.1f %%", width=88),
-                "words": st.column_config.TextColumn("Words around it", width=420),
+                "read_by": st.column_config.NumberColumn(
+                    "Read", format="%.1f %%", width=60, help="By later rows, mean over heads"
+                ),
+                "words": st.column_config.TextColumn("Words around it", width=255),
             },
         )
         st.html(
             '<div class="rs-note">Click a row to show it in the text and its readers alone. Dropped: fewer than '
-            f"{100 * limit:g} % of later rows read its key blocks. Read by rows: mean over heads. An occurrence "
+            f"{100 * limit:g} % of later rows read its key blocks. Read: by later rows, mean over heads. An occurrence "
             f"counts for all of the key blocks of {run.block_k} tokens that it lies in.</div>"
         )
 

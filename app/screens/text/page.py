@@ -41,8 +41,10 @@ def render() -> None:
         states.empty(
             "Nothing was routed in this run",
             [
-                f"{run.tokens:,} tokens are below break-even: dense attention ran, and every head reads every word. "
-                "Analyse a longer prompt, or run it again with break-even 0."
+                "The bundle holds no decisions. Analyse the prompt again."
+                if run.routed
+                else f"{run.tokens:,} tokens are below break-even: dense attention ran, and every head reads every "
+                "word. Analyse a longer prompt, or run it again with break-even 0."
             ],
         )
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -126,8 +127,9 @@ def test_shipped_suites_stand_beside_those_of_the_home(evaluated, open_page):
     paths.DATA.joinpath("results", "evaluations.json").write_text(text)
     page = open_page("results")
     told = ": 16,384, 32,768 tokens, n 24 a task, seed 23, model demo"
+    oldest = "shipped (oldest tables)"
     assert page.selectbox(key="set-choice").options == [
-        f"{name}{told}" for name in ("ruler, shipped", "stories, shipped", "ruler, run here (first)")
+        f"{name}{told}" for name in (f"ruler, {oldest}", f"stories, {oldest}", "ruler, run here (first)")
     ]
     assert "Suites together: ruler, stories" in text_of(page)
     paths.DATA.joinpath("results", "evaluations_main.json").write_text(text)
@@ -138,6 +140,52 @@ def test_shipped_suites_stand_beside_those_of_the_home(evaluated, open_page):
         )
     again = open_page("results", set="here-first")
     assert "evaluations/first/scores.json" in text_of(again)
+
+
+def test_the_table_that_readme_cites_opens_first_and_older_ones_say_what_they_are(
+    home, monkeypatch, open_page
+):
+    monkeypatch.setattr(paths, "DATA", paths.REPOSITORY / "data")
+    page = open_page("results")
+    text = text_of(page)
+    cited = re.search(
+        r"data/results/(EVALUATION_\w+)\.md", (paths.REPOSITORY / "README.md").read_text("utf-8")
+    )
+    assert (
+        cited and f"source: data/results/{cited[1].lower().replace('evaluation', 'evaluations')}.json" in text
+    )
+    assert "seed 2588" in text and "100 prompts a task and length" in text and "Shipped earlier" not in text
+    first, *others = page.selectbox(key="set-choice").options
+    assert first.startswith("ruler, shipped (main table): 8,192, 16,384, 32,768, 65,536 tokens, n 100 a task")
+    older = [label for label in others if "seed 2588" not in label]
+    assert len(older) == 7 and all("(old" in label for label in older)
+
+
+@pytest.mark.parametrize(
+    ("key", "file", "what"),
+    [
+        ("main-ruler", "evaluations_main", "older main table"),
+        ("main-ruler@3", "evaluations_main", "older main table"),
+        ("h1-ruler", "evaluations_h1", "older table for H1"),
+        ("stories", "evaluations", "oldest tables"),
+        ("kept_others-infinitebench", "evaluations_kept_others", None),
+        ("kept-pg19", "evaluations_kept", None),
+    ],
+)
+def test_a_link_to_a_shipped_table_opens_it_and_an_older_one_leads_to_the_main_one(
+    home, monkeypatch, open_page, key, file, what
+):
+    monkeypatch.setattr(paths, "DATA", paths.REPOSITORY / "data")
+    page = open_page("results", set=key)
+    text = text_of(page)
+    assert page.selectbox(key="set-choice").value == key and "There is no evaluation" not in text
+    assert f"source: data/results/{file}.json" in text
+    assert (f"Shipped earlier ({what}): README cites" in text) == (what is not None)
+    to_main = [button for button in page.button if button.label == "Open the main table"]
+    assert bool(to_main) == (what is not None)
+    for button in to_main:
+        assert "source: data/results/evaluations_kept.json" in text_of(button.click().run())
+        assert page.selectbox(key="set-choice").value == "kept-ruler"
 
 
 def test_an_evaluation_without_prompts_says_so(home, open_page):

@@ -230,6 +230,23 @@ def test_a_newer_schema_is_refused(lake, lake_address, home):
         LakeStore(lake_address, home, home)
 
 
+def test_the_summary_of_an_older_lake_is_made_anew_and_counts_its_rows(lake, lake_address, small, home):
+    lake.adopt(bundle.write_bundle(small, home / "made"), "spool", move=True)
+    with lake.writing("") as cursor:
+        cursor.execute("DELETE FROM schema_migration WHERE version = 15")
+        cursor.execute(
+            "CREATE OR REPLACE TABLE lake.main.run_summary AS SELECT run_key, 0::BIGINT AS uncertified_units FROM run"
+        )
+        cursor.execute("UPDATE summary_definition SET text = '14 of older words'")
+    lake.close()
+    again = LakeStore(lake_address, home, home)
+    try:
+        rows = [(len(small.choices), len(small.layers))]
+        assert again.rows("SELECT stored_units, stored_layers FROM run_summary") == rows
+    finally:
+        again.close()
+
+
 def test_writers_of_several_hosts_store_every_run_once(lake, lake_address, home):
     """The study's processes, with few runs."""
     sample = min((many_writers.paths.DATA / "samples" / "runs").iterdir())

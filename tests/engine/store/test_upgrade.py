@@ -80,3 +80,29 @@ def test_every_row_of_an_older_store_is_there_and_pages_can_read_it(old_store, o
         assert len(queries.runs(view)) == 1
         assert verdicts.of_run(view, run_id).level in ("red", "amber", "green")
         store.close()
+
+
+OLDER_SUMMARY = "CREATE OR REPLACE TABLE {} AS SELECT run_key, 0::BIGINT AS uncertified_units FROM run"
+
+
+def test_a_run_that_lost_rows_is_red_once_its_store_is_brought_up_to_date(tmp_path, factory):
+    """Its summary was made before summaries counted rows, as was that of a run that lost none."""
+    store = Store(tmp_path / "routesparse.duckdb")
+    for name in ("whole", "less"):
+        path = bundle.write_bundle(factory.rename(factory.small_record(), name), tmp_path / "made")
+        store.adopt(path, "spool", move=True)
+    with store.writing("") as cursor:
+        of_less = "run_key IN (SELECT run_key FROM run WHERE run_id = 'less')"
+        cursor.execute(f"DELETE FROM head_choice WHERE layer = 0 AND {of_less}")
+        cursor.execute(f"DELETE FROM layer_run WHERE layer = 0 AND {of_less}")
+        cursor.execute("DELETE FROM schema_migration WHERE version = 15")
+        cursor.execute(OLDER_SUMMARY.format("main.run_summary"))
+    store.close()
+    store = Store(store.database)
+    view = OwnerView(store, None)
+    found = {name: verdicts.of_run(view, name) for name in ("whole", "less")}
+    listed = dict(zip(queries.runs(view)["run_id"], verdicts.of_rows(queries.runs(view)), strict=True))
+    store.close()
+    assert found == listed
+    assert found["less"].level == "red" and found["less"].findings[0].reason == "rows lost"
+    assert not [one for one in found["whole"].findings if one.level == "red"]
