@@ -13,7 +13,8 @@ asks about all of them).
 
 Training asks several questions about one story. The first is the evaluation's own; the others ask about whatever was
 bought anyway, at any place, or about the other chains, each by a random link of its three, so that the links are learnt
-before their composition. What is asked for once does not depend on how many questions follow.
+before their composition. What is asked for once does not depend on how many questions follow. Things and people may
+have made-up names in training: a model that has read only some hundred words in these places knows them by heart.
 """
 
 from __future__ import annotations
@@ -80,12 +81,13 @@ class _Story:
         haystack: str,
         part: WordSet,
         filler: int,
+        invented_share: float,
         closed: set[int] | None = None,
     ) -> None:
-        self.rng, self.part = rng, part
-        self.who = rng.choice(PEOPLE[part])
+        self.rng, self.part, self.invented_share = rng, part, invented_share
+        self.who = self.name()
         self.towns = _distinct(chapters, lambda: invented(rng).capitalize())
-        self.items = _distinct(chapters + 8, lambda: key_words(rng, part).replace("-", " "))
+        self.items = _distinct(chapters + 8, lambda: self.words().replace("-", " "))
         closed = {k for k in range(chapters) if rng.random() < 0.3} if closed is None else closed
         self.bought = {k: self.items[k] for k in range(chapters) if k not in closed}
         self.sentences: list[list[str]] = []
@@ -99,6 +101,14 @@ class _Story:
                 ]
             )
         self.marked: list[tuple[int, str]] = []  # (chapter, sentence) of what the first question needs
+
+    def words(self) -> str:
+        return key_words(self.rng, self.part, self.invented_share)
+
+    def name(self) -> str:
+        if self.invented_share and self.rng.random() < self.invented_share:
+            return invented(self.rng).capitalize()
+        return self.rng.choice(PEOPLE[self.part])
 
     def place(self, count: int) -> list[int]:
         """Distinct chapters in the part that questions may ask about, ascending."""
@@ -152,18 +162,19 @@ def make_story(
     part: WordSet,
     questions: int = 1,
     filler: int = FILLER,
+    invented_share: float = 0.0,
 ) -> Built:
     """A story of `units` chapters, at least LEAST_CHAPTERS.
 
     questions: how many are asked at most, for training; a story has an answer to some 0.7 a chapter, story_chain to 4
-    and story_filtering to one. filler: characters of prose in a chapter. Errors: ValueError for an unknown task or an
-    empty haystack.
+    and story_filtering to one. filler: characters of prose in a chapter. invented_share: of things and people, how many
+    have made-up names. Errors: ValueError for an unknown task or an empty haystack.
     """
     chapters = max(units, LEAST_CHAPTERS)
     if task == "story_filtering":
-        made, turns = _filtering(rng, chapters, haystack, part, filler)
+        made, turns = _filtering(rng, chapters, haystack, part, filler, invented_share)
     elif task in _QUESTIONS:
-        made = _Story(rng, chapters, haystack, part, filler)
+        made = _Story(rng, chapters, haystack, part, filler, invented_share)
         turns = _QUESTIONS[task](made, questions)
     else:
         raise ValueError(f"unknown task {task!r}; use one of {', '.join(STORY_TASKS)}")
@@ -226,9 +237,12 @@ def _bought_before(story: _Story, then: int) -> Turn:
 
 def _chain(story: _Story, questions: int) -> list[Turn]:
     """Four chains of the same wording, no two of which share a word; the first question needs all links of one."""
-    rng, part = story.rng, story.part
-    words = _distinct(8, lambda: key_words(rng, part).split("-")[0])
-    owners = rng.sample([name for name in PEOPLE[part] if name != story.who], 4)
+    rng = story.rng
+    words = _distinct(8, lambda: story.words().split("-")[0])
+    if story.invented_share:
+        owners = [name for name in _distinct(5, story.name) if name != story.who][:4]
+    else:
+        owners = rng.sample([name for name in PEOPLE[story.part] if name != story.who], 4)
     chains = [
         {
             "item": story.items[-1 - place],
@@ -260,10 +274,10 @@ _QUESTIONS: dict[str, Callable[[_Story, int], list[Turn]]] = {
 
 
 def _filtering(
-    rng: random.Random, chapters: int, haystack: str, part: WordSet, filler: int
+    rng: random.Random, chapters: int, haystack: str, part: WordSet, filler: int, invented_share: float
 ) -> tuple[_Story, list[Turn]]:
     closed = sorted(rng.sample(range(chapters), 3))
-    story = _Story(rng, chapters, haystack, part, filler, set(closed))
+    story = _Story(rng, chapters, haystack, part, filler, invented_share, set(closed))
     for chapter in closed:
         story.mark(chapter, 0, -1)
     gold = tuple(story.towns[chapter] for chapter in closed)

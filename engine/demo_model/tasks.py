@@ -65,7 +65,7 @@ def make_sample(
         context, turns, spans, counts = make_fwe(rng, units)
     elif task in STORY_TASKS:
         context, turns, spans, counts = make_story(
-            task, rng, units, haystack, words, t.questions, t.filler or FILLER
+            task, rng, units, haystack, words, t.questions, t.filler or FILLER, t.invented_share
         )
     else:
         raise ValueError(f"unknown task {task!r}; use one of {', '.join((*TASKS, *STORY_TASKS))}")

@@ -2,10 +2,12 @@
 
     python -m routesparse.engine.demo_model.train --data DATA --tokenizer DIR --out OUT --minutes 17
     torchrun --nproc-per-node 4 -m routesparse.engine.demo_model.train ...       several GPUs, one process each
+    python -m routesparse.engine.demo_model.train ... --tasks stories --weights DIR --adapter 32
 
 The wall time given by --minutes is the whole schedule, so the learning rate always reaches its end. A checkpoint
 (weights, optimisers, progress) is written every --save-minutes; the same command with --resume goes on from it, and
---weights DIR starts from exported weights alone with a short warm-up.
+--weights DIR starts from exported weights alone with a short warm-up. With --adapter RANK these stay as they are and
+a low-rank adapter is trained (adapter.py): OUT/adapter holds it, OUT/model the weights that it was merged into.
 """
 
 from __future__ import annotations
@@ -23,10 +25,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from routesparse.engine.demo_model.adapter import adapt, export_adapter, load_factors, merge
 from routesparse.engine.demo_model.batches import (
     ANSWER,
     CONTEXT,
-    PHASES,
     RECIPES,
     TEXT,
     BatchSource,
@@ -118,21 +120,37 @@ def attention_backend(device: torch.device):
     return sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION], set_priority=True)
 
 
-class Trainer:
-    """Model, optimisers and the state that a checkpoint holds."""
+def optimisers(model: Llama, args: argparse.Namespace, fused: bool) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices and AdamW for the rest, or one of both for the factors of an adapter."""
+    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    by_muon = [p for name, p in trained if p.ndim == 2 and "embed" not in name]
+    by_adam = [p for name, p in trained if p.ndim < 2 or "embed" in name]
+    adam_rate = args.adam_rate
+    if args.adapter and args.adapter_optimiser == "adamw":
+        by_muon, by_adam, adam_rate = [], by_muon, args.adapter_rate
+    made: list[torch.optim.Optimizer] = []
+    if by_muon:
+        made.append(Muon(by_muon, lr=args.muon_rate))
+    if by_adam:
+        made.append(
+            torch.optim.AdamW(by_adam, lr=adam_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=fused)
+        )
+    return made
 
-    def __init__(self, model: Llama, group: Group, muon_rate: float, adam_rate: float):
-        self.model, self.group = model, group
-        self.parameters = list(model.parameters())
-        body = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
-        rest = [p for n, p in model.named_parameters() if p.ndim < 2 or "embed" in n]
-        self.optimisers = [
-            Muon(body, lr=muon_rate),
-            torch.optim.AdamW(
-                rest, lr=adam_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=group.device.type == "cuda"
-            ),
-        ]
-        self.rates = [muon_rate, adam_rate]
+
+class Trainer:
+    """Model, optimisers and the state that a checkpoint holds; adapted: the folder of the weights that stay frozen."""
+
+    def __init__(
+        self,
+        model: Llama,
+        group: Group,
+        optimisers: list[torch.optim.Optimizer],
+        adapted: Path | None = None,
+    ):
+        self.model, self.group, self.optimisers, self.adapted = model, group, optimisers, adapted
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.rates = [optimiser.param_groups[0]["lr"] for optimiser in optimisers]
         self.step, self.progress, self.tokens = 0, 0.0, 0
         self.warm_step = 0
 
@@ -179,7 +197,11 @@ class Trainer:
         partial = folder / "checkpoint.partial"
         torch.save(state, partial)
         partial.replace(folder / "checkpoint.pt")
-        export(self.model, folder / "model")
+        if self.adapted is None:
+            export(self.model, folder / "model")
+        else:
+            export_adapter(self.model, self.adapted, folder / "adapter")
+            merge(self.adapted, folder / "adapter", folder / "model")
 
     def load(self, path: Path) -> None:
         """Go on from a checkpoint: weights, optimisers, place in the schedule, and a warm-up that is over."""
@@ -191,9 +213,7 @@ class Trainer:
         self.warm_step = WARM_UP_STEPS
 
 
-def run(
-    trainer: Trainer, source: BatchSource, args: argparse.Namespace, phases: Sequence[Phase] = PHASES
-) -> None:
+def run(trainer: Trainer, source: BatchSource, args: argparse.Namespace, phases: Sequence[Phase]) -> None:
     """The loop: until the time (or --steps) is used up, log every LOG_EVERY steps, save now and then."""
     group, first = trainer.group, trainer.group.rank == 0
     begin, begun_at = time.monotonic(), trainer.progress
@@ -241,7 +261,10 @@ def run(
             "tokens": trainer.tokens,
             "train_s": round(time.monotonic() - begin, 1),
             "gpus": group.size,
+            "device": torch.cuda.get_device_name() if group.device.type == "cuda" else "CPU",
+            "torch": torch.__version__,
             "shape": asdict(trainer.model.shape),
+            "documents": source.corpus.bytes_by_document,
             "args": {name: str(value) for name, value in vars(args).items()},
         }
         (args.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
@@ -285,7 +308,20 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         "--prepare", action="store_true", help="only tokenise the corpus into --cache, then stop"
     )
     parser.add_argument("--no-compile", action="store_true")
-    return parser.parse_args(argv)
+    parser.add_argument(
+        "--adapter", type=int, default=0, metavar="RANK", help="train an adapter of this rank on --weights"
+    )
+    parser.add_argument("--adapter-optimiser", choices=("adamw", "muon"), default="adamw")
+    parser.add_argument("--adapter-rate", type=float, default=2e-3, help="of adamw; muon has --muon-rate")
+    parser.add_argument(
+        "--adapter-from", type=Path, help="an adapter's folder to go on from, without optimiser state"
+    )
+    args = parser.parse_args(argv)
+    if args.adapter and not args.weights:
+        parser.error(f"--adapter {args.adapter} is trained on a model; pass its folder by --weights")
+    if args.adapter_from and not args.adapter:
+        parser.error(f"--adapter-from {args.adapter_from} needs the rank of its factors; pass --adapter RANK")
+    return args
 
 
 def main(
@@ -312,11 +348,17 @@ def main(
         torch.manual_seed(args.seed)
         dtype = torch.bfloat16 if group.device.type == "cuda" else torch.float32
         model = Llama(shape or Shape(), dtype).to(group.device)
-        trainer = Trainer(model, group, args.muon_rate, args.adam_rate)
+        if args.weights:
+            load_weights(model, args.weights)
+        if args.adapter:
+            adapt(model, args.adapter)
+            if args.adapter_from:
+                load_factors(model, args.adapter_from)
+        made = optimisers(model, args, fused=group.device.type == "cuda")
+        trainer = Trainer(model, group, made, adapted=args.weights if args.adapter else None)
         if args.resume and (args.out / "checkpoint.pt").exists():
             trainer.load(args.out / "checkpoint.pt")
         elif args.weights:
-            load_weights(model, args.weights)
             trainer.progress = args.progress
         group.copy_parameters(trainer.parameters)
         if not args.no_compile:

@@ -24,6 +24,7 @@ SHIPPED = "evaluations*.json"
 KINDS = {
     "evaluations_kept.json": "main table",
     "evaluations_kept_others.json": "other tasks, outside H1 to H3",
+    "evaluations_stories.json": "stories, by an adapter's model",
     "evaluations_main.json": "older main table",
     "evaluations_h1.json": "older table for H1",
     "evaluations.json": "oldest tables",

@@ -18,9 +18,10 @@ from routesparse.engine.demo_model.batches import (
 )
 from routesparse.engine.demo_model.corpus import Document
 from routesparse.engine.demo_model.samples import Sample, Training, sample_rng
-from routesparse.engine.demo_model.stories import STORY_TASKS, make_story
+from routesparse.engine.demo_model.stories import PEOPLE, STORY_TASKS, make_story
 from routesparse.engine.demo_model.tasks import make_sample
 from routesparse.engine.demo_model.tokenizer import load_tokenizer
+from routesparse.engine.demo_model.words import ADJECTIVES, NOUNS
 
 DEMO = Path(__file__).resolve().parents[3] / "data" / "models" / "demo"
 HAYSTACK = " ".join(f"Sentence number {i} tells of a quiet walk by the river." for i in range(3000))
@@ -48,8 +49,8 @@ def test_what_evaluation_asks_is_byte_for_byte_what_it_was(task):
     assert found.hexdigest() == BEFORE_TRAINING[task]
 
 
-def asked(task: str, index: int, questions: int) -> Sample:
-    options = Training(questions=questions, filler=80)
+def asked(task: str, index: int, questions: int, invented_share: float = 0.0) -> Sample:
+    options = Training(questions=questions, filler=80, invented_share=invented_share)
     return make_sample(task, 25, haystack=HAYSTACK, seed=3, index=index, words="train", training=options)
 
 
@@ -88,15 +89,24 @@ def read_answer(context: str, question: str) -> list[str]:
     return [chest if "In which chest" in question else house if "In which house" in question else owner]
 
 
+@pytest.mark.parametrize("invented_share", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("task", STORY_TASKS)
-def test_every_question_has_the_answer_that_a_reader_finds_and_is_asked_once(task):
+def test_every_question_has_the_answer_that_a_reader_finds_and_is_asked_once(task, invented_share):
     for index in range(30):
-        sample = asked(task, index, 8)
+        sample = asked(task, index, 8, invented_share)
         turns = (sample.first, *sample.more)
         assert len({turn.question for turn in turns}) == len(turns)
         for turn in turns:
             assert read_answer(sample.context, turn.question) == list(turn.gold)
             assert all(gold in turn.answer for gold in turn.gold)
+
+
+def test_with_made_up_names_no_listed_word_or_person_is_left():
+    listed = {*ADJECTIVES["train"], *NOUNS["train"], *PEOPLE["train"]}
+    for task in STORY_TASKS:
+        sample = asked(task, 0, 8, 1.0)
+        golds = [word for turn in (sample.first, *sample.more) for gold in turn.gold for word in gold.split()]
+        assert golds and not listed & set(golds)
 
 
 def test_training_asks_about_every_chain_and_every_link():
