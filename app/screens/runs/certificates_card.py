@@ -11,7 +11,7 @@ import streamlit as st
 from routesparse.app.screens.runs import trash_card
 from routesparse.app.shell import navigate
 from routesparse.app.shell.access import Access
-from routesparse.app.ui import design, exports, numbers
+from routesparse.app.ui import design, exports, numbers, tables
 from routesparse.app.ui.plain_text import visible
 from routesparse.engine.export import certificate_words
 from routesparse.engine.store import certificate_queries, queries
@@ -32,6 +32,7 @@ def card(opened: Access) -> None:
             for verdict, tolerance in zip(found["verdict"], found["tolerance"], strict=True)
         ]
         colors = [f"color: {design.current_theme().levels[level]}; font-weight: 600" for level in levels]
+        st.html(tables.sideways())
         event: Any = st.dataframe(
             _table(found, [SIGNS[level] for level in levels]).style.apply(
                 lambda column: colors, subset=["verdict"]
@@ -94,20 +95,22 @@ def _known(bounds: pd.Series, share: bool = False) -> list[str | None]:
 def _columns() -> dict[str, Any]:
     column = st.column_config
     return {
-        "prompt": column.TextColumn("Prompt", width=118),
+        "prompt": column.TextColumn("Prompt", width=100),
         "certifies": column.TextColumn(
-            "Certifies", width=130, help="The plan, or the attention function where no plan was given"
+            "Certifies", width=110, help="The plan, or the attention function where no plan was given"
         ),
-        "verdict": column.TextColumn("Verdict", width=170),
-        "error": column.TextColumn("Error ≤", width=62, help="Mean relative output error, each row up to 1"),
+        "verdict": column.TextColumn("Verdict", width=160),
+        "error": column.TextColumn(
+            "Mean error ≤", width=80, help="Mean relative output error, each row up to 1; a single row may lose more"
+        ),
         "worst": column.NumberColumn(
             "Worst row", format="%.2g", width=66, help="The largest error of the rows drawn"
         ),
-        "mass": column.TextColumn("Mass ≥", width=60, help="Mean retained mass of the plan"),
+        "mass": column.TextColumn("Mass ≥", width=54, help="Mean retained mass of the plan"),
         "hit": column.TextColumn(
-            "Largest key ≥", width=84, help="Share of rows whose most attended key the plan reads"
+            "Largest key ≥", width=82, help="Share of rows whose most attended key the plan reads"
         ),
-        "tokens": column.NumberColumn("Tokens", format="localized", width=58),
+        "tokens": column.NumberColumn("Tokens", format="localized", width=52),
         "model": column.TextColumn("Model", width=60),
         "device": column.TextColumn("Device", width=80),
         "created": column.DatetimeColumn("Created, UTC", format="MM-DD HH:mm", width=84, timezone="UTC"),

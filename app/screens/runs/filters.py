@@ -14,6 +14,7 @@ from routesparse.engine.verdict import LEVELS, WARNINGS, Verdict
 
 _FILTERS = {"domain": "Domain", "model": "Model", "device": "Device", "policy": "Policy", "tag": "Tag"}
 _SERVED = {"source": "From", "day": "Day, UTC"}  # offered where a server recorded any run
+_WIDE = 210  # pixels that "server request" and a date need
 # What happened in a run beside its verdict -> the count that says so.
 _EVENTS = {
     "heads dense by fallback": "dense_fallback_units",
@@ -35,7 +36,7 @@ def row(values: dict[str, list[str]]) -> queries.RunFilter:
             chosen[name] = () if few else _several(name, label, values[name])
         served = queries.SOURCES[1] in values["source"]
         for name, label in _SERVED.items():
-            chosen[name] = _several(name, label, values[name]) if served else ()
+            chosen[name] = _several(name, label, values[name], _WIDE) if served else ()
         _several("level", "Verdict", [verdict_bar.WORDS[level] for level in LEVELS])
         _several("reason", "Reason", [*WARNINGS, *_EVENTS])
     return queries.RunFilter(
@@ -90,8 +91,8 @@ def shape() -> tuple[list[str], bool]:
     return chosen, grouped
 
 
-def _several(name: str, label: str, options: list[str]) -> tuple[str, ...]:
-    return tuple(st.multiselect(label, options, key=name, bind="query-params", placeholder="all", width=128))
+def _several(name: str, label: str, options: list[str], width: int = 128) -> tuple[str, ...]:
+    return tuple(st.multiselect(label, options, key=name, bind="query-params", placeholder="all", width=width))
 
 
 def _reasons(run: dict[str, object], found: Verdict) -> set[str]:

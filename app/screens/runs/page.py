@@ -14,7 +14,7 @@ import streamlit as st
 from routesparse.app.screens.runs import certificates_card, filters, label_form, run_table, trash_card
 from routesparse.app.shell import boundary, jobs_view, navigate, new_run_address
 from routesparse.app.shell.access import Access, access
-from routesparse.app.ui import exports, numbers, states
+from routesparse.app.ui import exports, numbers, states, tables
 from routesparse.app.ui.plain_text import visible
 from routesparse.engine.errors import InputError, StoreError
 from routesparse.engine.rows import RunRow
@@ -75,11 +75,7 @@ def _table(opened: Access, limits: queries.RunFilter) -> None:
         )
         if shared:
             st.html(run_table.shared_html(shared))
-        # The table's own scrollbar shows only under the pointer.
-        st.html(
-            '<div class="rs-note rs-narrow">Columns without room in this window stand to the right: scroll the table '
-            "sideways, or take others away under Columns.</div>"
-        )
+        st.html(tables.sideways(", or take others away under Columns"))
         ticked = st.session_state.get("ticked", [])
         order = run_table.order(table, chosen, grouped)
         event: Any = st.dataframe(

@@ -229,7 +229,7 @@ def columns() -> dict[str, Any]:
         "tags": (column.TextColumn, 70, None),
         "settings": (
             column.TextColumn,
-            120,
+            176,
             "Policy with its price, what a certificate must reach, audit depth",
         ),
         "calibration": (column.TextColumn, 62, TERMS["calibration"]),
@@ -273,8 +273,8 @@ def columns() -> dict[str, Any]:
         "against": (
             _number("%+,d"),
             74,
-            "Prefill minus the pinned run's, where the prompt is the same. Each was measured once: how far it varies "
-            "from run to run is unknown",
+            "Prefill minus the pinned run's: below 0 it was faster; –: another prompt. Each was measured once: how far "
+            "it varies from run to run is unknown",
         ),
         "notes": (column.TextColumn, 140, None),
         "run": (column.TextColumn, 68, None),
