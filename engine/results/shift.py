@@ -83,6 +83,11 @@ class Goal:
         """The pairs of a price and a domain that it was not tuned on."""
         return [use for one in self.prices for use in one.uses if not use.own]
 
+    @property
+    def own(self) -> list[Use]:
+        """The pairs of a price and a domain that it was tuned on; the windows are of other documents."""
+        return [use for one in self.prices for use in one.uses if use.own]
+
     def kept(self, use: Use) -> str:
         """Whether the target is kept there: one of KEPT."""
         return kept(use.loss, use.bound, self.limit)
@@ -115,11 +120,10 @@ def kept(loss: float, bound: float, limit: float) -> str:
 
 def headline(goal: Goal) -> str:
     """How many pairs keep the target, and what the strictest price does."""
-    shifted = [goal.kept(use) for use in goal.shifted]
-    counts = ", ".join(f"{shifted.count(one)} {WORDS[one]}" for one in KEPT)
     text = (
-        f"Target: {goal.words}, at {100 * goal.confidence:g} % confidence. Of {len(shifted)} pairs of a price and a "
-        f"kind of text that it was not tuned on: {counts}."
+        f"Target: {goal.words}, at {100 * goal.confidence:g} % confidence. Of {len(goal.shifted)} pairs of a price and "
+        f"a kind of text that it was not tuned on: {_counts(goal, goal.shifted)}. Of {len(goal.own)} on a kind that it "
+        f"was tuned on, other documents: {_counts(goal, goal.own)}."
     )
     strict = next((one for one in goal.prices if one.robust), None)
     if strict is None:
@@ -131,6 +135,11 @@ def headline(goal: Goal) -> str:
         else f"keeps it on all {len(strict.uses)} kinds"
     )
     return f"{text} The strictest price, {strict.price:g}, {of}."
+
+
+def _counts(goal: Goal, uses: list[Use]) -> str:
+    found = [goal.kept(use) for use in uses]
+    return ", ".join(f"{found.count(one)} {WORDS[one]}" for one in KEPT)
 
 
 def cell(goal: Goal, use: Use) -> tuple[str, str, str]:

@@ -211,6 +211,8 @@ def loss_ends(rows: Sequence[MethodRow]) -> tuple[float, float]:
     shown = [row for row in known if row.method not in CONTROLS and not _hopeless(row)] or known
     changes = [row.change for row in shown if row.change is not None]
     low, high = min(-1.0, *(one.low for one in changes)), max(1.0, *(one.high for one in changes))
+    # A control that has its place there has its whole interval there, too.
+    low = min(low, *(row.change.low for row in known if row.change is not None and row.change.value >= low))
     pad = 0.06 * (high - low)
     return low - pad, high + pad
 

@@ -101,7 +101,9 @@ def _columns() -> dict[str, Any]:
         ),
         "verdict": column.TextColumn("Verdict", width=160),
         "error": column.TextColumn(
-            "Mean error ≤", width=80, help="Mean relative output error, each row up to 1; a single row may lose more"
+            "Mean error ≤",
+            width=80,
+            help="Mean relative output error, each row up to 1; a single row may lose more",
         ),
         "worst": column.NumberColumn(
             "Worst row", format="%.2g", width=66, help="The largest error of the rows drawn"

@@ -92,7 +92,9 @@ def shape() -> tuple[list[str], bool]:
 
 
 def _several(name: str, label: str, options: list[str], width: int = 128) -> tuple[str, ...]:
-    return tuple(st.multiselect(label, options, key=name, bind="query-params", placeholder="all", width=width))
+    return tuple(
+        st.multiselect(label, options, key=name, bind="query-params", placeholder="all", width=width)
+    )
 
 
 def _reasons(run: dict[str, object], found: Verdict) -> set[str]:

@@ -263,6 +263,15 @@ def test_what_loses_far_more_than_others_does_not_flatten_the_chart(found):
     assert low > -5
 
 
+def test_a_control_that_is_drawn_has_its_whole_interval_on_the_chart(found):
+    rows = [
+        replace(row, difference=Estimate(-0.5, -9.0, -0.2)) if row.name == "window=1024" else row
+        for row in found.at(32_768)
+    ]
+    assert "window=1024" not in [row.name for row in tables.beyond(rows)]
+    assert tables.loss_ends(rows)[0] < -9
+
+
 def test_a_chart_of_methods_with_unlike_numbers_of_prompts_says_both(home, open_page):
     content = values.scores()
     content["suite"][8] |= {"n": 3}

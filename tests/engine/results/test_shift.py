@@ -45,6 +45,7 @@ def test_a_target_is_kept_by_its_bound_by_its_mean_alone_or_not():
         "Of 3 pairs of a price and a kind of text that it was not tuned on: 0 kept, 1 kept by the mean"
         in told
     )
+    assert "Of 3 on a kind that it was tuned on, other documents: 2 kept, 1 kept by the mean only" in told
     assert told.endswith("The strictest price, 0.2, is not shown to keep it on code, docs.")
     assert shift.cell(GOAL, DOUBTED) == (
         "– kept by the mean only",
