@@ -125,7 +125,7 @@ It belongs to weights of sha256 {config[BASE_SHA256]}; others are refused.
 
 ## Dense scores
 The suite `stories`, whose words, people and haystacks training never saw, in percent of the gold strings found; in
-brackets the base. Seed {about["seed"]}, {", ".join(about["devices"])}.
+brackets the base (n {min(row["n"] for row in base["tasks"])}). Seed {about["seed"]}, {", ".join(about["devices"])}.
 
 {score_table(scores, base)}
 
@@ -146,7 +146,7 @@ documents.
 
 ## Limits
 - The question forms and the verbs of the stories are those of training; words, names and prose are not. A high score
-  says that the model answers these four questions, not that it reads stories.
+  says that the model answers these kinds of questions, not that it reads stories.
 - Scores of the merged model compare with one another alone: every other table of this repository is of the base.
 - It has no instruction tuning and no safety training. Compare sparse with dense on it, paired.
 

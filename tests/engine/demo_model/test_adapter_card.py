@@ -64,7 +64,11 @@ def test_the_card_says_what_the_files_say(adapter):
     assert card.startswith("# demo-stories:")
     for said in (
         *("rank 24, alpha 48", SHA256, "1,234 bytes", "--adapter data/models/demo-stories"),
-        *("| story_chain | 87.6 (2.5), n 17 |", "| A | stories | adamw 0.003 | 7.6 | 4,321 | 6M | 7 |"),
+        *(
+            "| story_chain | 87.6 (2.5), n 17 |",
+            "the base (n 17)",
+            "| A | stories | adamw 0.003 | 7.6 | 4,321 | 6M | 7 |",
+        ),
         *("| A | 20 | 1.5 | 1K | 0.20 | - | 1.234 | 50.0 |", "Jane Austen, 1813 | 691,843 | GITenberg"),
     ):
         assert said in card
