@@ -49,7 +49,7 @@ def render() -> None:
     kinds = fallback_queries.kinds_by_layer(store, shown.run_ids)
     paid = fallback_queries.paid_by_layer(store, shown.run_ids)
     certificates = fallback_queries.layer_certificates(store, shown.run_ids)
-    _banner(kinds, certificates, limit)
+    _banner(shown, kinds, certificates, limit)
     _kpis(store, shown, kinds, paid, certificates)
     measure = switch.chosen("by", _MEASURES)
     left, right = st.columns([1.35, 1], gap="small")
@@ -85,10 +85,15 @@ def _limit(run: RunRow) -> float:
     text = st.query_params.get("limit", "")
     if text.isascii() and text.isdigit() and int(text) <= 100:
         return int(text) / 100
+    return _own_limit(run)
+
+
+def _own_limit(run: RunRow) -> float:
+    """The one that its verdict judges by."""
     return float(json.loads(run.config_json).get("fallback_limit", RouterConfig.fallback_limit))
 
 
-def _banner(kinds: pd.DataFrame, certificates: pd.DataFrame, limit: float) -> None:
+def _banner(shown: Scope, kinds: pd.DataFrame, certificates: pd.DataFrame, limit: float) -> None:
     without = int(certificates["uncertified"].sum())
     if without:
         states.problem(
@@ -102,10 +107,21 @@ def _banner(kinds: pd.DataFrame, certificates: pd.DataFrame, limit: float) -> No
         )
     rate = _share(kinds, "dense by fallback", "units")
     if rate > limit:
+        own = _own_limit(shown.run)
+        # The verdict stands right above.
+        other = (
+            [
+                "This judges the fallbacks, by the limit set below; the verdict above judges the answer, and the "
+                f"fallbacks by the run’s own limit, {numbers.share(own, 0)}."
+            ]
+            if own != limit and not shown.everything
+            else []
+        )
         states.problem(
             f"Failure: {numbers.share(rate)} of the units became dense by fallback, the limit is "
             f"{numbers.share(limit, 0)}",
             [
+                *other,
                 "The paper calls a high fallback rate a failure, not a safe result: quality is kept, the speedup is "
                 "lost.",
                 "Lower τ layer or the price, so that the first plan reaches its layer’s certificate; or accept dense "
@@ -213,9 +229,9 @@ def _layers_card(store: OwnerView, shown: Scope, kinds: pd.DataFrame, limit: flo
 
     def made() -> tuple[pd.DataFrame, dict[str, Any]]:
         rows = _by_layer(kinds, "units" if measure == "units" else "kernel_us")
-        return rows, rate_figure.by_layer(rows, limit, _MEASURE_WORDS[measure], theme)
+        return rows, rate_figure.by_layer(rows, _MEASURE_WORDS[measure], theme)
 
-    rows, drawn = store.made("fallbacks by layer", [measure, limit, theme.name], made, of=shown.run_ids)
+    rows, drawn = store.made("fallbacks by layer", [measure, theme.name], made, of=shown.run_ids)
     with st.container(border=True, key="card-layers", gap="xsmall"):
         with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
             st.html('<div class="rs-h">Rate by layer</div>', width="content")
