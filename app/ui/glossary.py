@@ -98,8 +98,8 @@ TERMS: dict[str, str] = {
     "paid": "Predicted kernel time that fallback added to the plan (section 3.4, step 5).",
     "over_budget": "The plan's predicted time exceeds Tℓ, because fallback may exceed it or because no plan was fast "
     "enough (equation 6).",
-    "uncertified_layers": "Layers with sparse heads whose certificate is below τ layer, or that have none: fallback "
-    "was off. That their mean mass reaches τ layer is not certified (ours).",
+    "uncertified_layers": "Layers with sparse heads whose certificate is below τ layer, or that have none: that their "
+    "mean mass reaches τ layer is not certified. With fallback on they would have been moved to larger budgets (ours).",
     "uncertified": "Sparse units whose in-prompt certificate is below τ (under the policy priced, below τ head): "
     "policy strict had no time in Tℓ to expand them, or fallback was off. That their mass reaches τ is not certified "
     "(section 3.4, step 5).",

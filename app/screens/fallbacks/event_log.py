@@ -109,7 +109,9 @@ def _columns() -> dict[str, Any]:
             "Missed by", format="%.3f", width=68, help="τ minus the certified mass"
         ),
         "to": column.TextColumn(
-            "Now", width=190, help="What replaced it: a more expensive candidate, or dense attention, all keys"
+            "Now",
+            width=190,
+            help="What replaced it: a more expensive candidate, or dense attention, all keys",
         ),
         "paid": column.NumberColumn("Paid µs", format="localized", width=60, help=glossary.TERMS["paid"]),
     }

@@ -17,6 +17,7 @@ from routesparse.app.ui import (
     exports,
     facts,
     glossary,
+    layer_words,
     numbers,
     plot,
     prompt_stats,
@@ -94,11 +95,9 @@ def _own_limit(run: RunRow) -> float:
 
 
 def _banner(shown: Scope, kinds: pd.DataFrame, certificates: pd.DataFrame, limit: float) -> None:
-    without = int(certificates["uncertified"].sum())
-    if without:
-        states.problem(
-            numbers.uncertified_layers(without, len(certificates)), [glossary.TERMS["uncertified_layers"]]
-        )
+    if certificates["uncertified"].any():
+        told = layer_words.uncertified(certificates, certificates["uncertified"], shown.everything)
+        states.problem(told, [glossary.TERMS["uncertified_layers"]])
     missed = int(kinds["uncertified"].sum())
     if missed:
         states.problem(
@@ -321,9 +320,9 @@ def _groups_card(store: OwnerView, shown: Scope, by: str, limit: float) -> None:
 
     groups, drawn = store.made("fallbacks by group", [by, limit, here, theme.name], made, of=ids)
     with st.container(border=True, key=f"card-by-{by}", gap="xsmall"):
-        st.html(
-            f'<div class="rs-h">Dense by fallback, by {by if by == "domain" else "length in tokens"}</div>'
-        )
+        over = "" if shown.everything else ", all runs of these weights"
+        name = by if by == "domain" else "length in tokens"
+        st.html(f'<div class="rs-h">Dense by fallback, by {name}{over}</div>')
         plot.show(drawn, f"fallback-{by}", f"Dense by fallback, by {by}")
         exports.chart_foot(
             f"fallbacks-by-{by}-{shown.name}",

@@ -76,5 +76,7 @@ def legend(theme: design.Theme, limit: float, uncertified: bool) -> str:
         items.append(
             f'<span><i style="background:{red};color:{theme.panel}">✕</i>{UNCERTIFIED}, of units</span>'
         )
-    items.append(f"<span>limit for dense by fallback: {numbers.share(limit, 0)} of all layers’ units together</span>")
+    items.append(
+        f"<span>limit for dense by fallback: {numbers.share(limit, 0)} of all layers’ units together</span>"
+    )
     return f'<div class="rs-legend">{"".join(items)}</div>'
