@@ -72,21 +72,22 @@ def _rows(events: pd.DataFrame, with_run: bool) -> pd.DataFrame:
             "layer": events["layer"],
             "head": events["head"],
             "segment": events["segment"] + 1,
-            "test": events["test"],
-            **whose,
             "tested": candidate("from"),
             "certified": events["lower_mass"].map(numbers.rounded_down, na_action="ignore"),
             "tau": events["tau"],
-            "deficit": events["deficit"],
             # Another plan replaced it, all keys among them, or nothing did.
             "to": candidate("to").mask(events["kind"] == "uncertified", "ran uncertified"),
             "paid": events["paid_us"].round(),
+            "deficit": events["deficit"],
+            "test": events["test"],
+            **whose,
         }
     )
 
 
 def _columns() -> dict[str, Any]:
-    """Widths that together fit a window of 1024 pixels, with the longest budget whole."""
+    """Digits get few pixels; budgets, without a width, as many as they need. Where not all has room, as in a window of
+    1024 pixels, what the others imply stands last."""
     column = st.column_config
     return {
         "run": column.TextColumn("Run", width=80),
@@ -100,7 +101,7 @@ def _columns() -> dict[str, Any]:
             width=50,
             help="Whose certificate failed: the head's own, or its layer's, with which it climbed",
         ),
-        "tested": column.TextColumn("Tested", width=190),
+        "tested": column.TextColumn("Tested"),
         "certified": column.NumberColumn(
             "Certified", format="%.3f", width=66, help=glossary.TERMS["certificate"]
         ),
@@ -110,7 +111,6 @@ def _columns() -> dict[str, Any]:
         ),
         "to": column.TextColumn(
             "Now",
-            width=190,
             help="What replaced it: a more expensive candidate, or dense attention, all keys",
         ),
         "paid": column.NumberColumn("Paid µs", format="localized", width=60, help=glossary.TERMS["paid"]),
