@@ -42,7 +42,7 @@ def figure(
     # Below the diamond, which would hide those that are near the mean.
     shift = np.random.default_rng(0).uniform(0.26, 0.42, len(dots))
     mine = (dots["run_id"] == here).to_numpy()
-    pale = design.blend(theme.panel, theme.accent, 0.35)
+    pale = design.blend(theme.panel, theme.accent, 0.55)
     known = groups.dropna(subset=["mean"])
     marks = [
         plot.points(

@@ -31,10 +31,10 @@ def reason_card(
         st.html(f'<div class="rs-h">{escape(panel.title(choice))}</div>')
         layer, head = picked
         moves: list[tuple[str, str, int, int, bool]] = [
-            ("head −1", "Left", layer, head - 1, head > 0),
-            ("head +1", "Right", layer, head + 1, head < run.heads - 1),
-            ("layer −1", "Up", layer - 1, head, layer > 0),
-            ("layer +1", "Down", layer + 1, head, layer < run.layers - 1),
+            ("head −", "Left", layer, head - 1, head > 0),
+            ("head +", "Right", layer, head + 1, head < run.heads - 1),
+            ("layer −", "Up", layer - 1, head, layer > 0),
+            ("layer +", "Down", layer + 1, head, layer < run.layers - 1),
         ]
         with st.container(horizontal=True, gap="xsmall", key="move-row"):
             for label, key, to_layer, to_head, possible in moves:

@@ -51,7 +51,7 @@ function cells(data, g) {
     if (value)
       values[ink] = (values[ink] ?? "") + `<text x="${middle}" y="${px(y + h / 2 + 13)}">${escape(value)}</text>`;
     // Inside the cell: at its edge a dark mark is lost in a dark page. In a small cell it stays clear of the letter.
-    const corner = large ? 8 : Math.min(5, w / 2), inset = large ? 2.5 : 0.5;
+    const corner = large ? 8 : Math.min(5, w * 0.4), inset = large ? 2.5 : 0.5;
     const right = px(x + w - inset), top = px(y + inset), bottom = px(y + h - inset);
     if (data.marks[at] === "d") marks[ink] = (marks[ink] ?? "") + `M${right} ${top}v${px(corner)}h${px(-corner)}v${px(-corner)}z`;
     if (data.marks[at] === "e") marks[ink] = (marks[ink] ?? "") + `M${right} ${top}v${px(corner)}l${px(-corner)} ${px(-corner)}z`;
