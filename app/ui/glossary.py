@@ -164,6 +164,8 @@ TERMS: dict[str, str] = {
     "document in both would make δ too small (section 3.5).",
     "flops": "Counting multiply-adds misses the cost of memory and launches, so the router plans with measured "
     "kernel times; the paper's ablation “predicted FLOPs” does not (sections 3.5 and 4.3).",
+    "speedup": "How many times as fast as a dense prefill of the same prompt this run's prefill was, probe and routing "
+    "included. Each was measured once, so that a few percent may be chance (ours).",
     "planned": "Predicted: by the latency profile, for the layer's plan. Measured: what the clock said "
     "(section 3.5).",
     "kernel": "Kernel time that the latency profile predicts for a candidate on the run's device (section 3.5).",

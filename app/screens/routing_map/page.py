@@ -92,6 +92,7 @@ def _kpis(run: RunRow, choices: pd.DataFrame, layers: pd.DataFrame) -> None:
             if run.speedup is None
             else f"as fast as dense: {numbers.millis(run.total_ms)} for {numbers.millis(run.dense_ms)}, each measured "
             "once",
+            "speedup",
         ),
         (
             "Dense by fallback",
