@@ -304,7 +304,9 @@ def _certified(facts: Facts) -> list[Finding]:
     told = f"all {_several(facts.sparse_units, 'sparse ' + facts.noun)}"
     if facts.uncertified_layers is not None:
         told = f"{told} and all {_several(facts.layers, 'layer')}"
-    return [Finding("green", f"Certified: {told}", "certified")]
+    # A certificate bounds the mass: what was lost, and the error, only an audit measures.
+    unknown = "; not audited, so true mass and output error are unknown" if facts.mean_error is None else ""
+    return [Finding("green", f"Certified: {told}{unknown}", "certified")]
 
 
 def nats(value: float) -> str:

@@ -98,8 +98,8 @@ TERMS: dict[str, str] = {
     "paid": "Predicted kernel time that fallback added to the plan (section 3.4, step 5).",
     "over_budget": "The plan's predicted time exceeds Tℓ, because fallback may exceed it or because no plan was fast "
     "enough (equation 6).",
-    "uncertified_layers": "Layers with sparse heads whose certificate is below τ layer, or that have none: fallback "
-    "was off. That their mean mass reaches τ layer is not certified (ours).",
+    "uncertified_layers": "Layers with sparse heads whose certificate is below τ layer, or that have none: that their "
+    "mean mass reaches τ layer is not certified. With fallback on they would have been moved to larger budgets (ours).",
     "uncertified": "Sparse units whose in-prompt certificate is below τ (under the policy priced, below τ head): "
     "policy strict had no time in Tℓ to expand them, or fallback was off. That their mass reaches τ is not certified "
     "(section 3.4, step 5).",
@@ -164,6 +164,8 @@ TERMS: dict[str, str] = {
     "document in both would make δ too small (section 3.5).",
     "flops": "Counting multiply-adds misses the cost of memory and launches, so the router plans with measured "
     "kernel times; the paper's ablation “predicted FLOPs” does not (sections 3.5 and 4.3).",
+    "speedup": "How many times as fast as a dense prefill of the same prompt this run's prefill was, probe and routing "
+    "included. Each was measured once, so that a few percent may be chance (ours).",
     "planned": "Predicted: by the latency profile, for the layer's plan. Measured: what the clock said "
     "(section 3.5).",
     "kernel": "Kernel time that the latency profile predicts for a candidate on the run's device (section 3.5).",

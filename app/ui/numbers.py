@@ -51,7 +51,6 @@ __all__ = [
     "times",
     "tokens",
     "uncertified",
-    "uncertified_layers",
     "whole_micros",
 ]
 
@@ -89,11 +88,6 @@ def span(low_s: float, high_s: float) -> str:
 def uncertified(count: float, units: float) -> str:
     """How many units ran uncertified: "46 of 64 units ran uncertified"."""
     return f"{int(count):,} of {several(int(units), 'unit')} ran uncertified"
-
-
-def uncertified_layers(count: float, layers: float) -> str:
-    """How many layers ran uncertified: "1 of 8 layers ran uncertified"."""
-    return f"{int(count):,} of {several(int(layers), 'layer')} ran uncertified"
 
 
 def may_miss(confidence: float) -> str:

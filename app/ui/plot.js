@@ -35,15 +35,17 @@ function geometries(data, width) {
 
 function axes(data, g) {
   const { x: across, y: upright } = g.axes;
-  let lines = "", texts = "", end = -Infinity;
-  for (const [value, text] of across.ticks) {
+  let lines = "", texts = "";
+  const taken = [], decade = ([value]) => across.log && Number.isInteger(Math.log10(value));
+  // Where not all have room, powers of ten come first.
+  for (const [value, text] of [...across.ticks].sort((one, other) => decade(other) - decade(one))) {
     const x = px(g.x(value)), half = (text.length * LETTER) / 2;
     if (across.grid) lines += `M${x} ${g.top}V${g.bottom}`;
-    if (x - half < end + 6) continue;
-    end = x + half;
+    if (taken.some(([from, to]) => x - half < to + 6 && x + half > from - 6)) continue;
+    taken.push([x - half, x + half]);
     texts += `<text x="${x}" y="${g.bottom + 15}" text-anchor="middle">${escape(text)}</text>`;
   }
-  end = Infinity;
+  let end = Infinity;
   for (const [value, text] of [...upright.ticks].sort((one, other) => g.y(other[0]) - g.y(one[0]))) {
     const y = px(g.y(value));
     if (upright.grid) lines += `M${px(g.left)} ${y}H${g.right}`;

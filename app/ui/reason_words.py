@@ -31,4 +31,4 @@ def shown(reason: str) -> str:
         )
     for code, sign in _SIGNS:
         reason = re.sub(code, sign, reason)
-    return reason
+    return re.sub(r"\b\d{4,}(?= µs)", lambda found: f"{int(found[0]):,}", reason)

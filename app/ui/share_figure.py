@@ -1,4 +1,4 @@
-"""Shares by group: a dot per prompt, a bar for the interval, a diamond for the mean, and one reference line."""
+"""Shares by group: a diamond for the mean, a bar for the interval, a dot per prompt below, and one reference line."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from routesparse.engine.store import frames
 
 MOST_DOTS = 400  # more of them hide one another, and each costs the browser
 _ROW_PX = 38
+_NEAR = 4  # times the width of all values that the reference may lie beside them
 
 
 @dataclass(frozen=True)
@@ -32,14 +33,16 @@ def figure(
 ) -> dict[str, Any]:
     """groups: rows of prompt_stats.by_group, drawn from the top; dots: ``group``, ``value``, ``label``, ``run_id``.
 
-    The dots of the run ``here`` are filled. The axis covers all values and the reference, never more than [0, 1].
+    The dots of the run ``here`` are filled. The axis covers all values, never more than [0, 1], and the reference, but
+    for one so far from them that it would squeeze them: it is named at the edge.
     """
     order = list(groups["group"])
     place = {name: i for i, name in enumerate(order)}
     dots = _few(dots.dropna(subset=["value"]), here)
-    shift = np.random.default_rng(0).uniform(-0.2, 0.2, len(dots))
+    # Below the diamond, which would hide those that are near the mean.
+    shift = np.random.default_rng(0).uniform(0.26, 0.42, len(dots))
     mine = (dots["run_id"] == here).to_numpy()
-    pale = design.blend(theme.panel, theme.accent, 0.35)
+    pale = design.blend(theme.panel, theme.accent, 0.55)
     known = groups.dropna(subset=["mean"])
     marks = [
         plot.points(
@@ -71,13 +74,19 @@ def figure(
         ),
     ]
     rows = (len(order) - 0.5, -0.5)
-    line = plot.line([reference.value] * 2, rows, theme.warn, 1.4, "5 4")
-    name = plot.label(reference.value, rows[1], reference.name, theme.warn, "middle", dy=-6)
+    ends = _range(dots["value"], groups, reference.value)
+    if ends[0] <= reference.value <= ends[1]:
+        line = [plot.line([reference.value] * 2, rows, theme.warn, 1.4, "5 4")]
+        name = plot.label(reference.value, rows[1], reference.name, theme.warn, "middle", dy=-6)
+    elif reference.value > ends[1]:
+        line, name = [], plot.label(ends[1], rows[1], f"{reference.name} →", theme.warn, "end", dy=-6)
+    else:
+        line, name = [], plot.label(ends[0], rows[1], f"← {reference.name}", theme.warn, dy=-6)
     labels = [f"{group} · n = {count}" for group, count in zip(order, groups["runs"], strict=True)]
     y_axis = plot.Axis("", rows, list(enumerate(labels)), grid=False)
-    x_axis = plot.linear("", *_range(dots["value"], groups, reference.value), percent=True)
+    x_axis = plot.linear("", *ends, percent=True)
     height = _ROW_PX * max(1, len(order)) + 44
-    return plot.chart(x_axis, y_axis, [line, *marks, name], height, theme, top=22)
+    return plot.chart(x_axis, y_axis, [*line, *marks, name], height, theme, top=22)
 
 
 def dots_text(count: int) -> str:
@@ -107,8 +116,10 @@ def _hover(row: dict[str, Any]) -> str:
 
 def _range(values: pd.Series, groups: pd.DataFrame, reference: float) -> tuple[float, float]:
     """All values with a little air; a share stays within [0, 1]."""
-    ends = [reference, *values.dropna(), *groups["low"].dropna(), *groups["high"].dropna()]
+    ends = [*values.dropna(), *groups["low"].dropna(), *groups["high"].dropna()] or [reference]
     low, high = min(ends), max(ends)
+    if max(low - reference, reference - high) <= _NEAR * max(high - low, 0.02):
+        low, high = min(low, reference), max(high, reference)
     air = max(0.02, 0.08 * (high - low))
     edge = 0.04 * (high - low + 2 * air)
     return max(-edge, low - air), min(1 + edge, high + air)

@@ -95,7 +95,7 @@ _STYLE = """
 .stApp [class*="st-key-quiet"] button { font-size: .86rem; min-height: 1.5rem; padding: 0 .2rem; }
 .stApp .st-key-actions { min-height: 2rem; }
 .stApp .st-key-actions button { min-height: 1.8rem; padding: .1rem .7rem; font-size: .92rem; }
-.stApp [class*="st-key-move"] button { min-height: 1.9rem; padding: .1rem .55rem; font-size: .88rem; }
+.stApp [class*="st-key-move"] button { min-height: 1.9rem; padding: .1rem .35rem; font-size: .88rem; }
 .stApp [data-testid="stButtonGroup"] button { min-height: 1.85rem; padding: .1rem .6rem; font-size: .89rem; }
 .stApp [data-tag], .stApp [data-tag] * { background: var(--rs-pick); color: var(--rs-ink); }
 .stApp button[kind="primary"]:not(:disabled) p { color: light-dark(#ffffff, #10151b); }

@@ -31,10 +31,10 @@ def reason_card(
         st.html(f'<div class="rs-h">{escape(panel.title(choice))}</div>')
         layer, head = picked
         moves: list[tuple[str, str, int, int, bool]] = [
-            ("head", "Left", layer, head - 1, head > 0),
-            ("head", "Right", layer, head + 1, head < run.heads - 1),
-            ("layer", "Up", layer - 1, head, layer > 0),
-            ("layer", "Down", layer + 1, head, layer < run.layers - 1),
+            ("head −", "Left", layer, head - 1, head > 0),
+            ("head +", "Right", layer, head + 1, head < run.heads - 1),
+            ("layer −", "Up", layer - 1, head, layer > 0),
+            ("layer +", "Down", layer + 1, head, layer < run.layers - 1),
         ]
         with st.container(horizontal=True, gap="xsmall", key="move-row"):
             for label, key, to_layer, to_head, possible in moves:
@@ -88,7 +88,7 @@ def probe_card(store: OwnerView, run: RunRow, unit: queries.Unit, choice: pd.Ser
         window = zoom.wanted()
         full = _full_probe(store, unit) if window else None
         part = zoom.cut(full, window) if full and window else None
-        _probe_title(heatmap, choice, run.block_k)
+        _probe_title(heatmap, choice, run.block_k, part)
         shown = None if part is None else window
         _probe_picture(store, run, unit, part or heatmap, 236, shown)
         navigate.link("Full resolution and masks", "head", **view.address_of(store, unit))
@@ -103,9 +103,14 @@ def full_probe_card(
         if heatmap is None:
             st.html('<div class="rs-h">Probe</div><div class="rs-sub">Not recorded for this unit.</div>')
             return
-        _probe_title(heatmap, choice, run.block_k)
         window = zoom.wanted() if heatmap.row_pool == 1 else None
         part = None if window is None else zoom.cut(heatmap, window)
+        _probe_title(heatmap, choice, run.block_k, part)
+        position = row_card.wanted(run)
+        if position is not None and position not in heatmap.positions:
+            st.html(
+                f'<div class="rs-sub">The row at token {position:,} is no row of the probe: see below.</div>'
+            )
         heatmap = part or heatmap
         window = None if part is None else window
         mask = None
@@ -114,7 +119,6 @@ def full_probe_card(
         elif len(candidates):
             mask = _mask_choice(store, unit, heatmap, candidates, run.block_k, window)
         _probe_picture(store, run, unit, heatmap, _FULL_HEIGHT, window, mask)
-    position = row_card.wanted(run)
     if position is not None:
         loss = row_words.of_row(store, run, unit, candidates, position)
         row_card.card(store, run, unit, loss, word_queries.words(store, run.run_id))
@@ -176,12 +180,16 @@ def _write_mask(name: str, key: str) -> None:
     view.write(**{name: "none" if st.session_state[key] is None else st.session_state[key]})
 
 
-def _probe_title(heatmap: queries.Heatmap, choice: pd.Series, block: int) -> None:
+def _probe_title(
+    heatmap: queries.Heatmap, choice: pd.Series, block: int, part: queries.Heatmap | None
+) -> None:
+    """part: what is shown of the heatmap; None for all of it."""
     # Not from the picture: its last column may stand for fewer blocks than the others.
     blocks = -(-int(choice["first_token"] + choice["tokens"]) // block)
-    st.html(
-        f'<div class="rs-h">Probe, {heatmap.probe_rows} rows × {blocks} key blocks{glossary.mark("probe")}</div>'
-    )
+    told = f"{heatmap.probe_rows:,} rows × {blocks:,} key blocks"
+    if part is not None:
+        told = f"{_part(part)} of {told}"
+    st.html(f'<div class="rs-h">Probe, {told}{glossary.mark("probe")}</div>')
 
 
 def _probe_picture(
@@ -207,14 +215,14 @@ def _probe_picture(
     )
     zoom.show("probe", picture, shown, run.block_k)
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="quiet-zoom"):
-        st.html(probe.legend(shown, theme, mask), width="stretch")
+        st.html(probe.legend(shown, theme, mask, not whole), width="stretch")
         if not whole:
             st.button("Whole picture", key="whole-picture", type="tertiary", on_click=zoom.back)
     source = "probe_meta, 8-bit thumbnail" if heatmap.row_pool > 1 else "probe.parquet, float16"
     exports.chart_foot(
         name,
-        f"n = {heatmap.probe_rows} rows · softmax mass per key block of {run.block_k} tokens · "
-        f"{'drag a box to zoom in, click a row for its words' if whole else _part(shown)} · source: {source}",
+        f"n = {heatmap.probe_rows} rows · softmax mass per key block of {run.block_k} tokens, square-root scale · "
+        f"drag a box to zoom in, click a row for its words · source: {source}",
         probe.long_rows(heatmap),
         "probe",
         chart="probe",
@@ -224,7 +232,8 @@ def _probe_picture(
 def _part(shown: queries.Heatmap) -> str:
     rows, columns = shown.mass.shape
     end = shown.first_block + columns * shown.block_pool
-    return f"shown: rows {shown.first_row + 1} to {shown.first_row + rows}, key blocks {shown.first_block} to {end - 1}"
+    last_row = shown.first_row + rows
+    return f"rows {shown.first_row + 1:,} to {last_row:,}, key blocks {shown.first_block:,} to {end - 1:,}"
 
 
 def scatter_card(
@@ -241,7 +250,9 @@ def scatter_card(
         drawn = store.made(
             "scatter",
             [unit, theme.name],
-            lambda: charts.scatter(candidates, threshold, run.tau, theme),
+            lambda: charts.scatter(
+                candidates, threshold, run.tau, theme, "1 − τ" if run.tau_layer is None else "1 − τ head"
+            ),
             of=[run.run_id],
         )
         plot.show(drawn, "scatter", "Candidates, risk against predicted time")

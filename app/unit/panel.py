@@ -61,7 +61,7 @@ def facts_html(choice: pd.Series, run: RunRow, layer: pd.Series | None) -> str:
             *_layer_facts(layer, run),
             ("conformal lower bound", _conformal(choice, run, sparse), "conformal"),
             (
-                f"retained by {run.confidence:.0%} of rows",
+                f"retained by {numbers.share(run.confidence, 0)} of rows",
                 _sparse(choice["row_lower_mass"], sparse),
                 "row_statement",
             ),

@@ -72,7 +72,14 @@ def figure(
     return plot.chart(x_axis, y_axis, marks, height, theme, top=4)
 
 
-def legend(heatmap: Heatmap, theme: design.Theme, mask: Overlay | None = None) -> str:
+def scale_html(theme: design.Theme, most: str) -> str:
+    """HTML: the colours from no mass to ``most``."""
+    stops = ", ".join(mass_color(theme, share) for share in (0, 0.12, 0.3, 0.5, 0.75, 1))
+    bar = f'<i style="width:70px;margin:0 6px;background:linear-gradient(90deg,{stops})"></i>'
+    return f"<span>0 {bar} {most}</span>"
+
+
+def legend(heatmap: Heatmap, theme: design.Theme, mask: Overlay | None = None, is_part: bool = False) -> str:
     """HTML: which strip is which kind of row, how much was pooled, and what the overlay means."""
     kinds = [
         (color, name)
@@ -86,7 +93,11 @@ def legend(heatmap: Heatmap, theme: design.Theme, mask: Overlay | None = None) -
     )
     blocks = numbers.several(heatmap.block_pool, "key block")
     rows = "one row" if heatmap.row_pool == 1 else f"{heatmap.row_pool} rows"
-    return f'<div class="rs-legend">{marks}<span>a cell: max over {rows} × {blocks}</span></div>'
+    most = numbers.mass(float(heatmap.mass.max(initial=0)))
+    scale = scale_html(
+        theme, f"{most}, the largest mass {'of this part: colours rescaled to it' if is_part else 'here'}"
+    )
+    return f'<div class="rs-legend">{marks}<span>a cell: max over {rows} × {blocks}</span>{scale}</div>'
 
 
 def long_rows(heatmap: Heatmap) -> pd.DataFrame:

@@ -291,10 +291,10 @@ def test_dragging_over_a_probe_fetches_that_part_at_full_resolution(address, con
     page.mouse.up()
     legend.get_by_text("max over one row").wait_for()
     page.wait_for_url("**zoom=**")
-    shown = page.locator(".st-key-card-probe").get_by_text("shown: rows").inner_text()
+    shown = page.locator(".st-key-card-probe").get_by_text("Probe, rows").inner_text()
     page.reload()
-    page.locator(".st-key-card-probe").get_by_text("shown: rows").wait_for()
-    assert page.locator(".st-key-card-probe").get_by_text("shown: rows").inner_text() == shown
+    page.locator(".st-key-card-probe").get_by_text("Probe, rows").wait_for()
+    assert page.locator(".st-key-card-probe").get_by_text("Probe, rows").inner_text() == shown
     page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
     page.wait_for_timeout(1500)
     plot.scroll_into_view_if_needed()

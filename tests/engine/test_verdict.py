@@ -42,6 +42,12 @@ def test_a_run_whose_answer_was_checked_is_green():
     assert judged() == ("green", "Next token as by dense, KL 0.0021 nats")
 
 
+def test_a_run_that_was_not_audited_says_so():
+    told = [finding.text for finding in verdict(replace(GOOD, coverage=None, mean_error=None)).findings]
+    assert told[-1].endswith("; not audited, so true mass and output error are unknown")
+    assert not any("not audited" in finding.text for finding in verdict(GOOD).findings)
+
+
 RULES = {
     "lost decisions": (
         {"stored_units": 43},

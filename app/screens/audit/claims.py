@@ -102,7 +102,7 @@ def _card(claim: Claim, groups: pd.DataFrame, gap: str, confidence: float, void:
     q = numbers.share(confidence, 0)
     head = f"<span>{claim.name}{glossary.mark(claim.term)}</span>"
     if groups.empty:
-        figures = '<b class="none">not measured</b>'
+        figures = '<b class="none">coverage not measured</b>'
     else:
         row = groups.iloc[0]
         met = row["mean"] >= confidence - 1e-9

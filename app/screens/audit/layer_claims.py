@@ -8,9 +8,10 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from routesparse.app.shell import navigate
 from routesparse.app.shell.scope import Scope
 from routesparse.app.ui import exports, glossary, numbers, tables
-from routesparse.engine.store import frames
+from routesparse.engine.store import frames, queries
 from routesparse.engine.store.owner_view import OwnerView
 
 MOST = 32
@@ -24,7 +25,7 @@ def card(store: OwnerView, shown: Scope, layers: pd.DataFrame) -> None:
         told, table = store.made(
             "audit layers",
             [shown.everything, shown.run.confidence],
-            lambda: (held(layers, shown.run.confidence), _table(rows, shown.everything)),
+            lambda: (held(layers, shown.run.confidence), _table(store, rows, shown.everything)),
             of=shown.run_ids,
         )
         st.html(
@@ -58,22 +59,27 @@ def held(layers: pd.DataFrame, confidence: float) -> str:
     return "; ".join(told) or numbers.NOT_MEASURED
 
 
-def _table(rows: pd.DataFrame, with_run: bool) -> str:
+def _table(store: OwnerView, rows: pd.DataFrame, with_run: bool) -> str:
     heading = glossary.heading
     head = (
-        f"{'<th class=l>prompt</th>' if with_run else ''}<th>layer</th>{heading('certified', 'layer_certificate')}"
+        f"{'<th class=l>run</th><th class=l>prompt</th>' if with_run else ''}<th class=l>layer</th>"
+        f"{heading('certified', 'layer_certificate')}"
         f"{heading('τ layer', 'tau_layer')}{heading('raised', 'raised')}<th>audited mean</th>"
         '<th>sparse units</th><th class="l">verdict</th>'
     )
     body = []
     for row in frames.rows(rows):
+        run_id = str(row.run_id)
+        address = escape(navigate.address("map", run=queries.short_id(store, run_id), layer=row.layer))
+        run = f'<td class="l">{escape(queries.label(run_id))}</td>' if with_run else ""
         prompt = f'<td class="l w">{escape(str(row.prompt_name))}</td>' if with_run else ""
         raised = "–" if numbers.is_missing(row.raised) else f"{int(row.raised)}"
         certified = "–" if numbers.is_missing(row.lower_mass) else numbers.bound(row.lower_mass)
         audited = "–" if numbers.is_missing(row.audited_mass) else numbers.mass(row.audited_mass)
         units = "–" if numbers.is_missing(row.sparse_units) else f"{int(row.sparse_units)}"
         body.append(
-            f"<tr>{prompt}<td>{row.layer}</td><td>{certified}</td><td>{numbers.threshold(row.tau_layer)}</td><td>{raised}</td>"
+            f'<tr>{run}{prompt}<td class="l"><a href="{address}" target="_self">layer {row.layer}</a></td>'
+            f"<td>{certified}</td><td>{numbers.threshold(row.tau_layer)}</td><td>{raised}</td>"
             f'<td>{audited}</td><td>{units}</td><td class="l">{_verdict(row)}</td></tr>'
         )
     return tables.framed(f"<tr>{head}</tr>{''.join(body)}")

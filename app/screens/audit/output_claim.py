@@ -78,7 +78,7 @@ def claim(rows: int, all_rows: bool, confidence: float, largest: float) -> str:
     return (
         f"With {sure} confidence at least {certificate_words.lower(share, True)} of the sparse heads’ body rows, each "
         f"head and segment counting the same, are off by at most {worst}, relative to their dense output: the largest "
-        f"error among {rows:,} random ones."
+        f"error among {rows:,} random ones, rounded up."
     )
 
 

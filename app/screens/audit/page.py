@@ -19,6 +19,7 @@ from routesparse.app.ui import (
     exports,
     facts,
     glossary,
+    layer_words,
     numbers,
     plot,
     prompt_stats,
@@ -55,9 +56,8 @@ def render() -> None:
         states.problem(told, [glossary.TERMS["uncertified"]])
     _notes(shown.run, shown.everything, coverage["executed_error"].max())
     layers = audit_queries.layer_claims(store, shown.run_ids)
-    without = int(layers["uncertified"].sum())
-    if without:
-        told = numbers.uncertified_layers(without, len(layers))
+    if layers["uncertified"].any():
+        told = layer_words.uncertified(layers, layers["uncertified"], shown.everything)
         states.problem(told, [glossary.TERMS["uncertified_layers"]])
     _kpis(coverage, gaps)
     if len(layers):
@@ -296,7 +296,8 @@ def _coverage_card(store: OwnerView, shown: Scope) -> None:
         "audit coverage", [claim, by, here, shown.run.confidence, theme.name], made, of=ids
     )
     with st.container(border=True, key="card-coverage", gap="xsmall"):
-        st.html(f'<div class="rs-h">Coverage of selected sparse units{glossary.mark("coverage")}</div>')
+        over = "" if shown.everything else ", all runs of these weights"
+        st.html(f'<div class="rs-h">Coverage of selected sparse units{over}{glossary.mark("coverage")}</div>')
         with st.container(horizontal=True, gap="small", vertical_alignment="center"):
             switch.buttons("claim", {key: value.name for key, value in claims.CLAIMS.items()}, claim)
             switch.buttons("by", claims.GROUPS, by)

@@ -31,7 +31,9 @@ def card(store: OwnerView, shown: Scope) -> None:
         with st.container(horizontal=True, gap="medium", vertical_alignment="center"):
             st.html('<div class="rs-h">Worst heads</div>', width="content")
             switch.buttons("worst", ORDERS, order)
-        st.html(_table(store, rows, shown.everything) + drift_note.of_several(shown.runs))
+        st.html(
+            _table(store, rows, shown.everything, shown.run.confidence) + drift_note.of_several(shown.runs)
+        )
         if not shown.everything:
             navigate.link(
                 "The worst rows of this run in words", "text", run=queries.short_id(store, shown.run.run_id)
@@ -45,13 +47,15 @@ def card(store: OwnerView, shown: Scope) -> None:
         )
 
 
-def _table(store: OwnerView, rows: pd.DataFrame, with_run: bool) -> str:
+def _table(store: OwnerView, rows: pd.DataFrame, with_run: bool, confidence: float) -> str:
     theme = design.current_theme()
     heading = glossary.heading
+    # Not every row reaches it, so that the worst one may lie below.
+    of_rows = f"{numbers.share(confidence, 0)} of rows"
     run_head = '<th class="l">prompt</th>' if with_run else ""
     head = (
         f'{run_head}<th class="l">head</th><th class="l">choice</th>'
-        f"{heading('certified', 'certificate')}{heading('conformal', 'conformal')}{heading('row', 'row_statement')}"
+        f"{heading('certified', 'certificate')}{heading('conformal', 'conformal')}{heading(of_rows, 'row_statement')}"
         f"<th>audited mass</th><th>worst row’s mass</th>{heading('error', 'error')}<th>worst row’s error</th>"
         f"{heading('bound', 'tight')}"
     )

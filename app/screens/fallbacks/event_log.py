@@ -14,7 +14,6 @@ from routesparse.engine.store import fallback_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
 
 MOST = 1000
-_BECAME = {"expand": "expanded", "dense": "dense", "uncertified": "ran uncertified"}
 
 
 def card(store: OwnerView, shown: Scope, total: int, uncertified: int) -> None:
@@ -38,6 +37,8 @@ def card(store: OwnerView, shown: Scope, total: int, uncertified: int) -> None:
             table,
             column_config=_columns(),
             hide_index=True,
+            # Stretched, all columns grow alike: those of a digit, too.
+            width="content",
             height="auto" if len(table) <= 12 else 420,
             placeholder=numbers.NOT_MEASURED,
             on_select="rerun",
@@ -71,21 +72,22 @@ def _rows(events: pd.DataFrame, with_run: bool) -> pd.DataFrame:
             "layer": events["layer"],
             "head": events["head"],
             "segment": events["segment"] + 1,
-            "test": events["test"],
-            **whose,
             "tested": candidate("from"),
             "certified": events["lower_mass"].map(numbers.rounded_down, na_action="ignore"),
             "tau": events["tau"],
-            "deficit": events["deficit"],
-            "became": events["kind"].map(_BECAME),
-            "to": candidate("to"),
+            # Another plan replaced it, all keys among them, or nothing did.
+            "to": candidate("to").mask(events["kind"] == "uncertified", "ran uncertified"),
             "paid": events["paid_us"].round(),
+            "deficit": events["deficit"],
+            "test": events["test"],
+            **whose,
         }
     )
 
 
 def _columns() -> dict[str, Any]:
-    """Widths that together fit a window of 1024 pixels; a wider one stretches them."""
+    """Digits get few pixels; budgets, without a width, as many as they need. Where not all has room, as in a window of
+    1024 pixels, what the others imply stands last."""
     column = st.column_config
     return {
         "run": column.TextColumn("Run", width=80),
@@ -99,7 +101,7 @@ def _columns() -> dict[str, Any]:
             width=50,
             help="Whose certificate failed: the head's own, or its layer's, with which it climbed",
         ),
-        "tested": column.TextColumn("Tested", width=97),
+        "tested": column.TextColumn("Tested"),
         "certified": column.NumberColumn(
             "Certified", format="%.3f", width=66, help=glossary.TERMS["certificate"]
         ),
@@ -107,8 +109,10 @@ def _columns() -> dict[str, Any]:
         "deficit": column.NumberColumn(
             "Missed by", format="%.3f", width=68, help="τ minus the certified mass"
         ),
-        "became": column.TextColumn("Became", width=84),
-        "to": column.TextColumn("Now", width=97),
+        "to": column.TextColumn(
+            "Now",
+            help="What replaced it: a more expensive candidate, or dense attention, all keys",
+        ),
         "paid": column.NumberColumn("Paid µs", format="localized", width=60, help=glossary.TERMS["paid"]),
     }
 

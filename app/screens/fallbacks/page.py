@@ -17,6 +17,7 @@ from routesparse.app.ui import (
     exports,
     facts,
     glossary,
+    layer_words,
     numbers,
     plot,
     prompt_stats,
@@ -52,7 +53,7 @@ def render() -> None:
         return
     paid = fallback_queries.paid_by_layer(store, shown.run_ids)
     certificates = fallback_queries.layer_certificates(store, shown.run_ids)
-    _banner(kinds, certificates, limit)
+    _banner(shown, kinds, certificates, limit)
     _kpis(store, shown, kinds, paid, certificates)
     measure = switch.chosen("by", _MEASURES)
     left, right = st.columns([1.35, 1], gap="small")
@@ -88,15 +89,18 @@ def _limit(run: RunRow) -> float:
     text = st.query_params.get("limit", "")
     if text.isascii() and text.isdigit() and int(text) <= 100:
         return int(text) / 100
+    return _own_limit(run)
+
+
+def _own_limit(run: RunRow) -> float:
+    """The one that its verdict judges by."""
     return float(json.loads(run.config_json).get("fallback_limit", RouterConfig.fallback_limit))
 
 
-def _banner(kinds: pd.DataFrame, certificates: pd.DataFrame, limit: float) -> None:
-    without = int(certificates["uncertified"].sum())
-    if without:
-        states.problem(
-            numbers.uncertified_layers(without, len(certificates)), [glossary.TERMS["uncertified_layers"]]
-        )
+def _banner(shown: Scope, kinds: pd.DataFrame, certificates: pd.DataFrame, limit: float) -> None:
+    if certificates["uncertified"].any():
+        told = layer_words.uncertified(certificates, certificates["uncertified"], shown.everything)
+        states.problem(told, [glossary.TERMS["uncertified_layers"]])
     missed = int(kinds["uncertified"].sum())
     if missed:
         states.problem(
@@ -105,10 +109,21 @@ def _banner(kinds: pd.DataFrame, certificates: pd.DataFrame, limit: float) -> No
         )
     rate = _share(kinds, "dense by fallback", "units")
     if rate > limit:
+        own = _own_limit(shown.run)
+        # The verdict stands right above.
+        other = (
+            [
+                "This judges the fallbacks, by the limit set below; the verdict above judges the answer, and the "
+                f"fallbacks by the run’s own limit, {numbers.share(own, 0)}."
+            ]
+            if own != limit and not shown.everything
+            else []
+        )
         states.problem(
             f"Failure: {numbers.share(rate)} of the units became dense by fallback, the limit is "
             f"{numbers.share(limit, 0)}",
             [
+                *other,
                 "The paper calls a high fallback rate a failure, not a safe result: quality is kept, the speedup is "
                 "lost.",
                 "Lower τ layer or the price, so that the first plan reaches its layer’s certificate; or accept dense "
@@ -216,9 +231,9 @@ def _layers_card(store: OwnerView, shown: Scope, kinds: pd.DataFrame, limit: flo
 
     def made() -> tuple[pd.DataFrame, dict[str, Any]]:
         rows = _by_layer(kinds, "units" if measure == "units" else "kernel_us")
-        return rows, rate_figure.by_layer(rows, limit, _MEASURE_WORDS[measure], theme)
+        return rows, rate_figure.by_layer(rows, _MEASURE_WORDS[measure], theme)
 
-    rows, drawn = store.made("fallbacks by layer", [measure, limit, theme.name], made, of=shown.run_ids)
+    rows, drawn = store.made("fallbacks by layer", [measure, theme.name], made, of=shown.run_ids)
     with st.container(border=True, key="card-layers", gap="xsmall"):
         with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
             st.html('<div class="rs-h">Rate by layer</div>', width="content")
@@ -308,9 +323,9 @@ def _groups_card(store: OwnerView, shown: Scope, by: str, limit: float) -> None:
 
     groups, drawn = store.made("fallbacks by group", [by, limit, here, theme.name], made, of=ids)
     with st.container(border=True, key=f"card-by-{by}", gap="xsmall"):
-        st.html(
-            f'<div class="rs-h">Dense by fallback, by {by if by == "domain" else "length in tokens"}</div>'
-        )
+        over = "" if shown.everything else ", all runs of these weights"
+        name = by if by == "domain" else "length in tokens"
+        st.html(f'<div class="rs-h">Dense by fallback, by {name}{over}</div>')
         plot.show(drawn, f"fallback-{by}", f"Dense by fallback, by {by}")
         exports.chart_foot(
             f"fallbacks-by-{by}-{shown.name}",

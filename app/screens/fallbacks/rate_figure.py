@@ -26,7 +26,7 @@ def colors(theme: design.Theme) -> dict[str, str]:
     }
 
 
-def by_layer(layers: pd.DataFrame, limit: float, measure: str, theme: design.Theme) -> dict[str, Any]:
+def by_layer(layers: pd.DataFrame, measure: str, theme: design.Theme) -> dict[str, Any]:
     """layers: ``layer``, ``kind``, ``share``, ``units``, ``kernel_us``; measure: what the share is of, for the axis."""
     marks = []
     stacked: Counter[int] = Counter()
@@ -56,14 +56,16 @@ def by_layer(layers: pd.DataFrame, limit: float, measure: str, theme: design.The
         )
     first, last = int(layers["layer"].min()), int(layers["layer"].max())
     x_axis = plot.linear("layer", first - 0.5, last + 0.5, most=16, least_step=1)
-    top = max([limit, *stacked.values(), *(missed["units"] / missed["of"])])
+    top = max([*stacked.values(), *(missed["units"] / missed["of"])], default=0.0)
     y_axis = plot.linear(f"share of {measure}", 0, top * 1.12 or 1.0, percent=True)
-    marks.append(plot.line(x_axis.range, [limit] * 2, theme.warn, 1.3, "5 4"))
     return plot.chart(replace(x_axis, grid=False), y_axis, marks, 280, theme)
 
 
 def legend(theme: design.Theme, limit: float, uncertified: bool) -> str:
-    """HTML of the kinds, each with its colour and hatch, and of the line; uncertified: whether any unit ran so."""
+    """HTML of the kinds, each with its colour and hatch; uncertified: whether any unit ran so.
+
+    The limit is said and not drawn: it is for one of the kinds, by count, and for all layers together.
+    """
     marks = {"": "", "/": "▨", ".": "⁙"}
     items = [
         f'<span><i style="background:{color};color:{theme.panel}">{marks[HATCHES[kind]]}</i>{kind}</span>'
@@ -74,6 +76,7 @@ def legend(theme: design.Theme, limit: float, uncertified: bool) -> str:
         items.append(
             f'<span><i style="background:{red};color:{theme.panel}">✕</i>{UNCERTIFIED}, of units</span>'
         )
-    line = f'<i style="height:0;border-top:2px dashed {theme.warn};border-radius:0"></i>'
-    items.append(f"<span>{line}limit for dense by fallback {numbers.share(limit, 0)}</span>")
+    items.append(
+        f"<span>limit for dense by fallback: {numbers.share(limit, 0)} of all layers’ units together</span>"
+    )
     return f'<div class="rs-legend">{"".join(items)}</div>'

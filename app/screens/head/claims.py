@@ -20,7 +20,7 @@ def claims_html(choice: pd.Series, run: RunRow, layer: pd.Series | None) -> str:
     if choice["pattern"] == "dense":
         told = '<div class="rs-sub">This unit is dense: it reads every key, so no certificate applies.</div>'
         return told + (f'<div class="rs-claims rs-three">{of_layer[0]}</div>' if of_layer else "")
-    confidence = f"{run.confidence:.0%}"
+    confidence = numbers.share(run.confidence, 0)
     none = "no calibration" if run.calibration is None else "no δ for this length"
     floor = "" if run.tau_layer is None else " τ head is a safety floor, not a statement of quality."
     boxes = [
@@ -64,21 +64,23 @@ def _layer(layer: pd.Series, run: RunRow) -> str:
     """The certificate of the unit's layer."""
     raised = 0 if numbers.is_missing(layer["raised"]) else int(layer["raised"])
     climbed = f" Its heads climbed {numbers.several(raised, 'level')} until it did." if raised else ""
+    in_each = " in each segment; shown is the least of these" if run.segments > 1 else ""
     verdict = _verdict(layer["lower_mass"], float(run.tau_layer or 0.0), "τ layer")
     return _box(
         f"Layer {layer['layer']}{glossary.mark('layer_certificate')}",
         layer["lower_mass"],
         "not certified" if layer["layer_uncertified"] else "all dense",
         verdict,
-        f"All heads of this layer together retain at least this mass on average, with {run.confidence:.0%} "
-        f"confidence{' in each segment; shown is the least of these' if run.segments > 1 else ''}. One head may lose "
-        f"more.{climbed}",
+        "All heads of this layer together retain at least this mass on average, with "
+        f"{numbers.share(run.confidence, 0)} confidence{in_each}. One head may lose more.{climbed}",
     )
 
 
 def _box(name: str, value: Any, missing: str, verdict: str, note: str, style: str = "") -> str:
+    """style "truth": a measured mean, which is no bound to be rounded down."""
     known = not numbers.is_missing(value)
-    shown = f"<b>{numbers.bound(value)}</b>" if known else f'<b class="none">{escape(missing)}</b>'
+    printed = numbers.mass if style == "truth" else numbers.bound
+    shown = f"<b>{printed(value)}</b>" if known else f'<b class="none">{escape(missing)}</b>'
     told = verdict if known else ""
     return f'<div class="{style}"><span>{name}</span>{shown}{told}<small>{escape(note)}</small></div>'
 

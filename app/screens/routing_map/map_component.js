@@ -50,10 +50,12 @@ function cells(data, g) {
     line[1] += letter;
     if (value)
       values[ink] = (values[ink] ?? "") + `<text x="${middle}" y="${px(y + h / 2 + 13)}">${escape(value)}</text>`;
-    const corner = large ? 8 : 5;
-    if (data.marks[at] === "d") marks[ink] = (marks[ink] ?? "") + `M${px(x + w)} ${y}v${corner}h${-corner}v${-corner}z`;
-    if (data.marks[at] === "e") marks[ink] = (marks[ink] ?? "") + `M${px(x + w)} ${y}v${corner}l${-corner} ${-corner}z`;
-    if (data.marks[at] === "u") marks[ink] = (marks[ink] ?? "") + `M${px(x + w)} ${px(y + h)}v${-corner}l${-corner} ${corner}z`;
+    // Inside the cell: at its edge a dark mark is lost in a dark page. In a small cell it stays clear of the letter.
+    const corner = large ? 8 : Math.min(5, w * 0.4), inset = large ? 2.5 : 0.5;
+    const right = px(x + w - inset), top = px(y + inset), bottom = px(y + h - inset);
+    if (data.marks[at] === "d") marks[ink] = (marks[ink] ?? "") + `M${right} ${top}v${px(corner)}h${px(-corner)}v${px(-corner)}z`;
+    if (data.marks[at] === "e") marks[ink] = (marks[ink] ?? "") + `M${right} ${top}v${px(corner)}l${px(-corner)} ${px(-corner)}z`;
+    if (data.marks[at] === "u") marks[ink] = (marks[ink] ?? "") + `M${right} ${bottom}v${px(-corner)}l${px(-corner)} ${px(corner)}z`;
   });
   let out = paths.map((path, i) => (path ? `<path fill="${data.fills[i]}" d="${path}"/>` : "")).join("");
   if (data.sprite) out += sprite(data, g, gap);
@@ -104,9 +106,12 @@ function certificates(data, g) {
   if (!g.column) return "";
   const right = px(g.gridRight + g.column), theme = data.theme;
   let out = `<text x="${right}" y="${TOP - 7}" text-anchor="end" fill="${theme.mute}">certified</text>`;
-  for (const { layer, certificate } of data.times.rows)
+  for (const { layer, certificate } of data.times.rows) {
+    // A bar at the left of the row, too: the number alone is far from the cells.
+    if (certificate.bad) out += `<path d="M${LEFT - 2} ${g.y(layer) + 1}v${g.row - 2}" stroke="${theme.warn}" stroke-width="3"/>`;
     out += `<text x="${right}" y="${px(g.y(layer) + g.row / 2 + 4)}" text-anchor="end" ` +
       `${certificate.bad ? `font-weight="650" fill="${theme.warn}"` : `fill="${theme.ink}"`}>${escape(certificate.text)}</text>`;
+  }
   return `<g font-size="11" style="font-variant-numeric:tabular-nums">${out}</g>`;
 }
 

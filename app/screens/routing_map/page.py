@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pandas as pd
 import streamlit as st
 
@@ -16,7 +18,7 @@ from routesparse.app.screens.routing_map import (
 from routesparse.app.shell import navigate, run_header, view
 from routesparse.app.shell.access import access
 from routesparse.app.shell.view import METRICS, View
-from routesparse.app.ui import design, exports, facts, glossary, numbers, states
+from routesparse.app.ui import design, exports, facts, glossary, layer_words, numbers, states
 from routesparse.app.unit import cards
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries
@@ -90,12 +92,14 @@ def _kpis(run: RunRow, choices: pd.DataFrame, layers: pd.DataFrame) -> None:
             numbers.millis(run.total_ms) if run.speedup is None else numbers.times(run.speedup),
             "dense not measured"
             if run.speedup is None
-            else f"{numbers.millis(run.total_ms)} · dense {numbers.millis(run.dense_ms)}, each measured once",
+            else f"as fast as dense: {numbers.millis(run.total_ms)} for {numbers.millis(run.dense_ms)}, each measured "
+            "once",
+            "speedup",
         ),
         (
             "Dense by fallback",
             numbers.share(run.fallback_share),
-            f"{run.dense_fallback_units} of the run’s {run.units} units · {run.expanded_units} expanded",
+            f"{run.dense_fallback_units:,} of the run’s {run.units:,} units · {run.expanded_units:,} expanded",
             "fallback",
         ),
         (
@@ -110,10 +114,10 @@ def _kpis(run: RunRow, choices: pd.DataFrame, layers: pd.DataFrame) -> None:
         ("Output error", numbers.mass(run.mean_error, 4), "relative, audited mean", "error"),
     ]
     st.html(facts.boxes_html(boxes))
-    without = int(layers["layer_uncertified"].sum())
-    if without:
-        told = numbers.uncertified_layers(without, run.layers)
-        states.field_error(f"{told}: {glossary.TERMS['uncertified_layers']}")
+    if layers["layer_uncertified"].any():
+        told = layer_words.uncertified(layers.assign(tau_layer=run.tau_layer), layers["layer_uncertified"])
+        off = "" if json.loads(run.config_json).get("fallback", True) else " Fallback was off."
+        states.field_error(f"{told}. That its mean mass reaches τ layer is not certified.{off}")
     if missed:
         states.field_error(f"{numbers.uncertified(missed, run.units)}: {glossary.TERMS['uncertified']}")
 
@@ -166,15 +170,14 @@ def _map_card(
             of=[run.run_id],
         )
         st.html(
-            '<div class="rs-note" style="display:flex"><span>layer ↓ head →</span><span style="margin-left:auto">'
-            'ms a layer: <i class="rs-bar"></i> measured, <b>|</b> predicted, '
-            f'<b style="color:{theme.warn}">|</b> Tℓ; right: heads of this segment that fell back</span></div>'
+            '<div class="rs-note" style="display:flex;flex-wrap:wrap;gap:0 18px"><span>layer ↓ head →</span>'
+            f'<span style="margin-left:auto">{map_legend.margin(layers, run.segments > 1, theme)}</span></div>'
         )
         if run.tau_layer is not None:
             st.html(
                 f'<div class="rs-note">Beside the map: certified mean mass of the layer{glossary.mark("tau_layer")} '
                 f"(must reach {numbers.threshold(run.tau_layer)}; ↑: levels that the layer climbed for it; "
-                "–: all dense)</div>"
+                f"–: all dense{'; red: ran uncertified' if layers['layer_uncertified'].any() else ''})</div>"
             )
         map_component.show({**drawing, "picked": list(picked)}, _take_click)
         if shown.metric == "pattern":
@@ -182,11 +185,14 @@ def _map_card(
         elif sprite is not None:
             st.html(sprite_figure.legend(sprite, theme))
         else:
-            st.html(map_legend.scale_legend(cells, shown.metric, theme))
+            st.html(map_legend.scale_legend(cells, shown.metric, theme) + map_legend.key(choices))
+            if shown.metric == "audited_error" and run.audit_depth == "none":
+                again = {"from": queries.short_id(store, run.run_id), "audit": "rows"}
+                navigate.link("Not audited: run it again with audit rows", "new", **again)
         run_header.segment_selector(run, shown, choices)
         exports.chart_foot(
             f"routing-map-{queries.label(run.run_id)}-segment-{shown.segment}",
-            f"n = {len(choices)} units of segment {shown.segment + 1} · colour: {cells.unit} · "
+            f"n = {len(choices):,} units of segment {shown.segment + 1} · colour: {cells.unit} · "
             f"source: head_choice, audit and layer_run of run {queries.label(run.run_id)}",
             choices,
             "map",

@@ -70,7 +70,7 @@ def _chart(
     plot.show(drawn, "readers", "Share of heads that read each part of the prompt")
     exports.chart_foot(
         name,
-        f"n = {int(readers['heads'].iloc[0])} heads · {len(readers)} bars of {int(readers['blocks'].iloc[0])} × "
+        f"n = {int(readers['heads'].iloc[0]):,} heads · {len(readers)} bars of {int(readers['blocks'].iloc[0])} × "
         f"{run.block_k} tokens, a bar counts where one key of it is read · source: masks in probe.parquet and "
         f"head_choice of run {queries.label(run.run_id)}",
         readers,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from routesparse.app.ui import design, plot
+from routesparse.app.ui import design, numbers, plot
 
 
 def figure(readers: pd.DataFrame, theme: design.Theme, block_tokens: int, picked: int) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def figure(readers: pd.DataFrame, theme: design.Theme, block_tokens: int, picked
     unknown = readers["heads_share"].isna()
     at = np.column_stack([left, right, np.zeros(len(readers)), readers["heads_share"].fillna(1.0)])
     told = [
-        [f"{token:,}", "read by the dense tail alone" if nothing else f"{share:.0%} of heads"]
+        [f"{token:,}", "read by the dense tail alone" if nothing else f"{numbers.share(share, 0)} of heads"]
         for token, nothing, share in zip(left, unknown, readers["heads_share"], strict=True)
     ]
     hover, colors = "keys from token {0}\n{1}", [theme.null if nothing else plain for nothing in unknown]

@@ -32,5 +32,5 @@ def legend(sprite: Sprite, theme: design.Theme) -> str:
     grey = f'<span><i style="background:{theme.null}"></i>not recorded</span>'
     return (
         f'<div class="rs-legend"><span>{sprite.width} × {sprite.height} pixels a head, each the largest mass of up '
-        f"to {rows} × {blocks}; the scale ends at every head's own peak</span>{grey}</div>"
+        f"to {rows} × {blocks}</span>{probe.scale_html(theme, 'each head’s own peak')}{grey}</div>"
     )

@@ -199,6 +199,7 @@ def test_unaudited_run_says_how_to_audit(filled, open_page):
     page = open_page("audit", run="c0de17aa")
     assert not page.exception
     assert "Not audited" in text_of(page)
+    assert "; not audited, so true mass and output error are unknown" in text_of(page), "the verdict is green"
     assert not page.code, "a page speaks of its own buttons, not of the command line's options"
     assert "Error against its bounds" not in text_of(page)
 
@@ -258,6 +259,19 @@ def test_head_page_holds_each_claim_against_its_own_truth(home, record, open_pag
     assert f"g* is {truth:.3f}, so it {verdict}" in html
     assert "audit?run=d4e5b678" in html and "fallbacks?run=d4e5b678" in html
     assert "87.5 % of the rows do" in html and "earlier layers included: 0.0421" in html
+
+
+@pytest.mark.parametrize(
+    ("limit", "named"),
+    [(0.25, "limit →"), (0.05, "limit"), (0.0, "limit")],
+    ids=["far", "near", "among them"],
+)
+def test_a_reference_far_from_all_values_is_named_at_the_edge(limit, named):
+    dots = pd.DataFrame({"group": "code", "value": [0.0, 0.02], "label": "", "run_id": ["a", "b"]})
+    groups = pd.DataFrame([("code", 2, 2, 2, 0.01, 0.0, 0.0, 0.02, 0.0, 0.02)], columns=prompt_stats.COLUMNS)
+    chart = share_figure.figure(groups, dots, share_figure.Reference(limit, "limit"), design.LIGHT)
+    assert chart["marks"][-1]["text"] == named
+    assert (chart["x"]["range"][1] < 0.1) and ("→" in named) == (limit > chart["x"]["range"][1])
 
 
 def test_many_dots_are_thinned_and_those_of_the_run_shown_stay():

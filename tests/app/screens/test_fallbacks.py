@@ -8,7 +8,7 @@ import pytest
 
 from routesparse.app.shell.access import access
 from routesparse.app.shell.scope import length_bucket
-from routesparse.app.ui import numbers
+from routesparse.app.ui import numbers, plot
 from routesparse.engine.store import bundle, fallback_queries
 
 RUN = "3f9a1c20d4e5b678"
@@ -65,6 +65,7 @@ def test_rate_above_the_limit_is_called_a_failure(filled, record, open_page):
     low = text_of(open_page("fallbacks", run=RUN, limit=str(int(rate) - 1)))
     high = text_of(open_page("fallbacks", run=RUN, limit=str(int(rate) + 1)))
     assert "Failure:" in low and "a high fallback rate a failure" in low
+    assert "by the run’s own limit, 25 %" in low, "the verdict above may be green"
     assert "Failure:" not in high
 
 
@@ -73,6 +74,15 @@ def test_limit_starts_as_the_run_was_configured(filled, open_page):
     assert page.number_input(key="limit-choice").value == 25
     page.number_input(key="limit-choice").set_value(40).run()
     assert page.query_params["limit"] == "40"
+
+
+@pytest.mark.parametrize("by", ["units", "time"])
+def test_the_limit_of_the_whole_run_is_said_and_not_drawn_over_layers(filled, open_page, by, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(plot, "show", lambda chart, key, *rest: drawn.update({key: chart}))
+    html = text_of(open_page("fallbacks", run=RUN, by=by))
+    assert {mark["kind"] for mark in drawn["fallback-layers"]["marks"]} == {"bars"}
+    assert "limit for dense by fallback: 25 % of all layers’ units together" in html
 
 
 def test_over_budget_and_unmet_are_counted(home, record, open_page):

@@ -176,6 +176,8 @@ def test_the_choice_is_drawn_over_candidates_of_the_same_place(chosen):
     marks = charts.scatter(candidates, 0.9, 0.9, design.LIGHT)["marks"]
     *_, last, ring = [mark for mark in marks if mark["kind"] == "points"]
     assert ring["color"] == "none" and last["told"][-1][0] == f"budget {chosen}"
+    kinds = [mark["kind"] for mark in marks]
+    assert kinds == sorted(kinds, key=["line", "points", "label"].index), "no line lies over a candidate"
 
 
 def test_wide_probe_is_max_pooled_and_says_by_how_much():

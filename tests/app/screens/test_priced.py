@@ -119,7 +119,7 @@ def test_rounding_lifts_no_layer_over_its_tau(without, open_page):
 
 @pytest.mark.parametrize("name", ["routing_map", "fallbacks", "audit"])
 def test_a_layer_below_its_tau_is_told_on_every_page(without, open_page, name):
-    assert "1 of 4 layers ran uncertified" in text_of(open_page(name, run=RUN))
+    assert "1 of 4 layers ran uncertified: layer 2 (0.600 &lt; 0.70)" in text_of(open_page(name, run=RUN))
 
 
 @pytest.mark.parametrize("name", ["routing_map", "fallbacks", "audit"])
@@ -164,6 +164,12 @@ def test_a_missed_layer_says_by_how_much_and_that_some_may_be_missed():
 
 def test_the_audit_of_all_runs_draws_no_line_for_two_meanings_of_tau(stored, open_page):
     assert not open_page("audit", run=RUN, scope="all").exception
+
+
+def test_the_audit_of_all_runs_names_the_run_of_a_layer_and_leads_to_it(without, open_page):
+    html = text_of(open_page("audit", run=RUN, scope="all"))
+    assert f"layer 2 of run {RUN[-8:]} (0.600 &lt; 0.70)" in html
+    assert f'<td class="l">{RUN[-8:]}</td>' in html and 'layer=2" target="_self">layer 2</a>' in html
 
 
 def test_comparing_policies_shows_the_price_and_no_lambda_of_the_run(stored, open_page):

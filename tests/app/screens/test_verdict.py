@@ -103,7 +103,7 @@ def test_the_alarm_stands_beside_every_conformal_figure(runs, record, open_page,
 
 def test_the_event_list_has_a_row_for_each_uncertified_unit(runs, open_page):
     table = open_page("fallbacks", run=RED).dataframe[0].value
-    assert table["became"].tolist() == ["ran uncertified"] * len(runs.uncertified)
+    assert table["to"].tolist() == ["ran uncertified"] * len(runs.uncertified)
     assert {(r.layer, r.head, r.segment - 1) for r in table.itertuples()} == {
         (c.layer, c.head, c.segment) for c in runs.uncertified
     }
@@ -123,7 +123,7 @@ def test_uncertified_units_come_before_the_dearest_failures_and_both_are_counted
     bundle.write_bundle(replace(hard, choices=choices), home / "spool")
     page = open_page("fallbacks", run=GREEN)
     table = page.dataframe[0].value
-    assert table["became"].tolist()[0] == "ran uncertified" and len(table) == len(hard.fallbacks) + 1
+    assert table["to"].tolist()[0] == "ran uncertified" and len(table) == len(hard.fallbacks) + 1
     assert f"n = {len(hard.fallbacks)} events and 1 uncertified unit ·" in text_of(page)
 
 
@@ -133,7 +133,7 @@ def test_fallbacks_by_layer_have_a_bar_of_their_own_for_uncertified_units(runs, 
     rows = kinds.assign(share=0.1)
 
     def missed(layers):
-        marks = rate_figure.by_layer(layers, 0.25, "units", design.LIGHT)["marks"]
+        marks = rate_figure.by_layer(layers, "units", design.LIGHT)["marks"]
         bars = [mark for mark in marks if mark["kind"] == "bars"]
         return {
             told[0]: top

@@ -9,6 +9,7 @@ def test_formulas_as_code_become_signs_and_what_is_written_today_stays():
     assert shown(old) == new == shown(new)
     assert shown("1 of 2, 395 us.") == "1 of 2, 395 µs." and shown("tell us 5") == "tell us 5"
     assert shown("restaurant") == "restaurant"
+    assert shown("dearer by 1073 µs") == "dearer by 1,073 µs"
 
 
 def test_a_head_that_was_expanded_says_from_what_in_the_pages_names():

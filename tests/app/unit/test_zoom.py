@@ -84,7 +84,8 @@ def test_the_window_of_the_address_is_shown_at_stored_resolution(filled, open_pa
     if page == "routing_map":
         assert "max over 5 rows × 2 key blocks" in text_of(whole)
     assert "max over one row × 2 key blocks" in text_of(part)
-    assert "rows 11 to 20, key blocks 8 to 15" in text_of(part) and "rows 11" not in text_of(whole)
+    assert "Probe, rows 11 to 20, key blocks 8 to 15 of " in text_of(part) and "rows 11" not in text_of(whole)
+    assert "of this part: colours rescaled to it" in text_of(part) and "largest mass here" in text_of(whole)
     part.button(key="whole-picture").click().run()
     assert "zoom" not in part.query_params and "rows 11 to 20" not in text_of(part)
 
