@@ -173,8 +173,14 @@ def _calibrations(store: OwnerView, stored: pd.DataFrame) -> Sides | None:
         return found
     for line in found:
         states.field_error(line)
+    refused = len(st.session_state["calibrations-choice"]) > 1
+    if refused:
+        short = queries.short_id(store, run.run_id)
+        navigate.link(
+            "Analyse the prompt again under priced", "new", **{"from": short, "with_policy": "priced"}
+        )
     states.empty(
-        "Choose two calibrations",
+        "These calibrations can’t be applied to this run" if refused else "Choose two calibrations",
         [
             "Their λ and δ are applied to the stored scores of this run: which heads would have chosen differently?",
             "Nothing is run again, so certificates, errors and measured times stay those of the run.",
@@ -280,6 +286,10 @@ def _map_card(store: OwnerView, sides: Sides, pairs: pd.DataFrame, segment: int,
     shape = (max(run.layers, sides.baseline.run.layers), max(run.heads, sides.baseline.run.heads))
     with st.container(border=True, key="card-difference", gap="xsmall"):
         st.html('<div class="rs-h">What differs, head by head</div>')
+        if not sides.same_prompt(sides.other):
+            states.note(
+                "These are different prompts: a head may differ because of the prompt as much as of a setting."
+            )
         switch.buttons("metric", metrics, metric)
         chart, rows = figures.difference_map(pairs, metric, shape, theme)
         picked = grid.show(
