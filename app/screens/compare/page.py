@@ -23,6 +23,7 @@ from routesparse.app.shell import (
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design, exports, grid, numbers, states, tuned_prices
 from routesparse.app.ui.plain_text import visible
+from routesparse.app.ui.tables import unbroken
 from routesparse.engine.calibration.artifact import known
 from routesparse.engine.errors import InputError
 from routesparse.engine.method import families
@@ -222,7 +223,7 @@ def _sides_card(sides: Sides, stored: pd.DataFrame) -> None:
     for side in others:
         if not sides.replayed and sides.same_prompt(side):
             times[side.key] = conclusion.time_against(stored, sides.baseline.run, side.run)
-    told = "".join(f"<p>{escape(conclusion.sentence(sides, side, judged))}</p>" for side in others)
+    told = "".join(f"<p>{unbroken(conclusion.sentence(sides, side, judged))}</p>" for side in others)
     st.html(f'<div class="rs-concludes">{told}</div>')
     with st.container(border=True, key="card-sides", gap="xsmall"):
         st.html(
