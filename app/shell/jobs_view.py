@@ -79,8 +79,9 @@ def worker_note(queue: JobQueue) -> None:
     """Say that no worker runs and how to start one; nothing when one does."""
     if not worker_alive(queue):
         st.html(
-            '<div class="rs-error">No worker is running: jobs wait until one starts. <code>make run</code> starts '
-            f"the dashboard and a worker; <code>{START_WORKER}</code> starts a worker alone.</div>"
+            '<div class="rs-error">No worker is running: jobs wait until one starts. '
+            f"<code>{escape(states.here('make run'))}</code> starts the dashboard and a worker; "
+            f"<code>{escape(states.here(START_WORKER))}</code> starts a worker alone.</div>"
         )
 
 

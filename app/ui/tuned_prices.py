@@ -27,7 +27,7 @@ def card(owner: str | None, model_revision: str | None = None) -> None:
         if not found:
             st.html(
                 '<div class="rs-sub">No price was tuned for these weights on this machine. To tune one, on the command '
-                f"line: <code>{escape(states.PROGRAM)} {COMMAND}</code></div>"
+                f"line: <code>{escape(states.here(f'{states.PROGRAM} {COMMAND}'))}</code></div>"
             )
             return
         rows = listed(found)

@@ -14,6 +14,7 @@ from routesparse.app.shell import (
     certificate_link,
     identity,
     navigate,
+    no_runs,
     run_header,
     setting_words,
     switch,
@@ -41,12 +42,10 @@ def render() -> None:
     st.html('<div class="rs-title">Compare</div>')
     stored = queries.runs(store)
     if stored.empty:
-        states.empty(
-            "No runs yet",
+        no_runs.empty(
+            store,
             ["Comparing needs two stored runs, or one run and two calibrations.", "Analyse a prompt first."],
-            states.ANALYZE,
         )
-        navigate.link("New run", "new")
         return
     kind = "calibrations" if "calibrations" in st.query_params else "runs"
     st.session_state["kind-choice"] = kind

@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.screens.home import pattern_icons, sample_map
-from routesparse.app.shell import navigate, verdict_bar, view
+from routesparse.app.shell import navigate, no_runs, verdict_bar, view
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design, glossary, numbers, tables
 from routesparse.engine.store import frames, queries, verdicts
@@ -38,10 +38,14 @@ def render() -> None:
         if st.button("Analyse my prompt", type="primary" if sample is None else "secondary", key="analyse"):
             navigate.go("new")
         if sample is None:
+            deleted = no_runs.trashed(store)
+            more = f" {deleted[0].upper()}{deleted[1:]}." if deleted else ""
             st.html(
-                '<div class="rs-sub">No sample is stored: it was deleted. Analyse a prompt to see a map.</div>',
+                f'<div class="rs-sub">No sample is stored: it was deleted. Analyse a prompt to see a map.{more}</div>',
                 width="stretch",
             )
+            if deleted:
+                navigate.link("Restore from the trash", "runs")
     left, right = st.columns([1.5, 1], gap="small")
     with left:
         if sample is not None:
