@@ -145,6 +145,11 @@ def clock(seconds: float | None) -> str:
     return "–" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+def minute(seconds: float) -> str:
+    """A time of day in UTC without its seconds."""
+    return f"{clock(seconds)[:16]} UTC"
+
+
 def changing(opened: Access, job: Job) -> bool:
     """Whether another look may show something else: the job is active, or its run not yet in the store."""
     if job.state != "done" or job.kind != "analyse":
@@ -172,7 +177,7 @@ def sweep_line(queue: JobQueue, jobs: list[Job], link: bool = True) -> None:
         style = ' class="rs-warn"' if "failed" in states_of else ""
         st.html(
             f"<div><b>{escape(jobs[0].label)}</b> <span{style}>· sweep, {escape(', '.join(parts))}</span> "
-            f'<span class="rs-note">· {clock(jobs[0].created_at)[:16]}</span></div>',
+            f'<span class="rs-note">· {minute(jobs[0].created_at)}</span></div>',
             width="stretch",
         )
         if not all(job.ended for job in latest):
@@ -218,9 +223,12 @@ def table(opened: Access, jobs: list[Job]) -> None:
                 doing(job, queue.position(job.id)) if not job.ended else STATES[job.state],
                 numbers.duration(took) if took is not None else "",
                 numbers.size(job.prompt_bytes) if job.prompt_bytes else "",
-                clock(job.created_at)[:16],
+                minute(job.created_at),
             ]
             style = ' class="rs-warn"' if job.state == "failed" else ""
+            if job.failure is not None:
+                title = _TITLES[job.failure.kind]
+                facts[0] += f": {title[0].lower()}{title[1:]}"
             st.html(
                 f"<div><b>{escape(job.label)}</b> <span{style}>· {escape(facts[0])}</span> "
                 f'<span class="rs-note">· {escape(" · ".join(f for f in facts[1:] if f))}<br>'

@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.screens.home import pattern_icons, sample_map
-from routesparse.app.shell import navigate, no_runs, verdict_bar, view
+from routesparse.app.shell import navigate, no_runs, setting_words, verdict_bar, view
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design, glossary, numbers, tables
 from routesparse.engine.store import frames, queries, verdicts
@@ -102,6 +102,8 @@ def _latest_html(store: OwnerView, runs: pd.DataFrame) -> str:
     rows = "".join(
         f'<tr><td class="l"><a href="{escape(navigate.address("map", run=queries.short_id(store, row.run_id)))}" '
         f'target="_self">{escape(row.prompt_name)}</a>{" · sample" if row.is_sample else ""}</td>'
+        f'<td class="l wrap no">{escape(setting_words.of_run(row._asdict()))} · '
+        f"{escape(queries.label(row.run_id))}</td>"
         f'<td>{row.tokens:,} tokens</td><td class="l say">{verdict_bar.line_html(found)}</td></tr>'
         for row, found in zip(frames.rows(runs), verdicts.of_rows(runs), strict=True)
     )

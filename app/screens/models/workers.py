@@ -21,6 +21,11 @@ def memory_bytes() -> int:
 
 def card(alive: list[WorkerSeen]) -> None:
     """The live workers, and how to start others."""
+    if not alive:
+        st.html(
+            '<div class="rs-note">A worker runs on this machine, or on each host that shares its queue. None has '
+            "reported lately, so the device is not known.</div>"
+        )
     for worker in alive:
         device = worker.device
         what = "device not known yet"
