@@ -226,13 +226,12 @@ def table(opened: Access, jobs: list[Job]) -> None:
                 minute(job.created_at),
             ]
             style = ' class="rs-warn"' if job.state == "failed" else ""
-            if job.failure is not None:
-                title = _TITLES[job.failure.kind]
-                facts[0] += f": {title[0].lower()}{title[1:]}"
+            # On a line of its own: beside the others it would push the link into another row.
+            why = "" if job.failure is None else f"{escape(_TITLES[job.failure.kind])}<br>"
             st.html(
                 f"<div><b>{escape(job.label)}</b> <span{style}>· {escape(facts[0])}</span> "
                 f'<span class="rs-note">· {escape(" · ".join(f for f in facts[1:] if f))}<br>'
-                f"{escape(_settings(job))}</span></div>",
+                f"{why}{escape(_settings(job))}</span></div>",
                 width="stretch",
             )
             if came:

@@ -173,14 +173,14 @@ def _calibrations(store: OwnerView, stored: pd.DataFrame) -> Sides | None:
         return found
     for line in found:
         states.field_error(line)
-    refused = len(st.session_state["calibrations-choice"]) > 1
-    if refused:
+    if len(st.session_state["calibrations-choice"]) > 1:  # refused, for the reason above
         short = queries.short_id(store, run.run_id)
         navigate.link(
             "Analyse the prompt again under priced", "new", **{"from": short, "with_policy": "priced"}
         )
+        return None
     states.empty(
-        "These calibrations can’t be applied to this run" if refused else "Choose two calibrations",
+        "Choose two calibrations",
         [
             "Their λ and δ are applied to the stored scores of this run: which heads would have chosen differently?",
             "Nothing is run again, so certificates, errors and measured times stay those of the run.",

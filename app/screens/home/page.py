@@ -100,10 +100,9 @@ def _latest(store: OwnerView, runs: pd.DataFrame) -> None:
 
 def _latest_html(store: OwnerView, runs: pd.DataFrame) -> str:
     rows = "".join(
-        f'<tr><td class="l"><a href="{escape(navigate.address("map", run=queries.short_id(store, row.run_id)))}" '
-        f'target="_self">{escape(row.prompt_name)}</a>{" · sample" if row.is_sample else ""}</td>'
-        f'<td class="l wrap no">{escape(setting_words.of_run(row._asdict()))} · '
-        f"{escape(queries.label(row.run_id))}</td>"
+        f'<tr><td class="l wrap"><a href="{escape(navigate.address("map", run=queries.short_id(store, row.run_id)))}" '
+        f'target="_self">{escape(row.prompt_name)}</a>{" · sample" if row.is_sample else ""}<br><span class="rs-note">'
+        f"{escape(setting_words.of_run(row._asdict()))} · {escape(queries.label(row.run_id))}</span></td>"
         f'<td>{row.tokens:,} tokens</td><td class="l say">{verdict_bar.line_html(found)}</td></tr>'
         for row, found in zip(frames.rows(runs), verdicts.of_rows(runs), strict=True)
     )

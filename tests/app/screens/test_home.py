@@ -24,7 +24,9 @@ def test_it_says_what_this_is_and_shows_an_annotated_run(filled, record, open_pa
     assert "RouteSparse reads a long prompt faster" in html and "Every run has a verdict" in html
     assert 'aria-label="Routing map of needles-16k.txt, 4 layers by 4 heads"' in html
     assert "of the causal area kept" in html
-    assert "certified, τ 0.90" in html and "d4e5b678</td>" in html, "two runs of one prompt are told apart"
+    assert "certified, τ 0.90" in html and "d4e5b678</span></td>" in html, (
+        "two runs of one prompt are told apart"
+    )
     assert html.count('class="ring"') == 1 and "The ring: layer" in html
 
 

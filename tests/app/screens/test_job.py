@@ -80,7 +80,7 @@ def test_a_job_far_over_its_estimate_says_so_and_when_its_worker_was_heard(
 
 def test_the_list_says_why_a_job_failed(home, queue, submitted, open_page):
     queue.fail(queue.claim("worker-1"), "numerics", "NaN in layer 3")
-    assert "failed: the model produced NaN or infinity" in text_of(open_page("job"))
+    assert "<br>The model produced NaN or infinity<br>" in text_of(open_page("job"))
 
 
 def test_settings_read_as_on_every_other_page(home, queue, open_page):
