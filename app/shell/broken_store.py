@@ -24,7 +24,5 @@ def draw(error: StoreDamagedError) -> None:
         '<div class="rs-state bad"><b>The store can\'t be used</b><p><b>Kept: every run, in its bundle. Lost: names, '
         f"notes, tags and pins.</b> Nothing was changed.</p><ol>{listed}</ol></div>"
     )
-    st.code(
-        f"mkdir -p {away} && mv {shlex.quote(file)}* {away}/", language="bash", width=720, wrap_lines=True
-    )
+    st.code(f"mkdir -p {away} && mv {shlex.quote(file)}* {away}/", language=None, width=720, wrap_lines=True)
     st.html(f'<div class="rs-note">The database says: {escape(error.cause)}</div>')

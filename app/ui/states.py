@@ -25,7 +25,7 @@ def empty(title: str, lines: list[str], command: str | None = None) -> None:
     """A calm box that says what to do; ``command`` is shown as code, with this dashboard's home."""
     _box(title, lines, "")
     if command:
-        st.code(here(command), language="bash", width=520, wrap_lines=True)
+        st.code(here(command), language=None, width=520, wrap_lines=True)
 
 
 def problem(title: str, lines: list[str]) -> None:

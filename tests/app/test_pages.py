@@ -13,7 +13,7 @@ from html import escape
 import pytest
 
 from routesparse.app.shell.access import access
-from routesparse.app.ui import numbers, reason_words
+from routesparse.app.ui import numbers, reason_words, states
 from routesparse.app.ui.glossary import CERTIFICATE_SCOPE
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.store import bundle, spool
