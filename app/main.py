@@ -23,11 +23,11 @@ from routesparse.app.screens.runs import page as runs
 from routesparse.app.screens.sweep import page as sweep
 from routesparse.app.screens.terms import page as terms
 from routesparse.app.screens.text import page as text
-from routesparse.app.shell import guard, identity, intake, menu
+from routesparse.app.shell import broken_store, guard, identity, intake, menu
 from routesparse.app.shell.access import access
 from routesparse.app.shell.boundary import boundary
 from routesparse.app.ui import states, style
-from routesparse.engine.errors import ConfigError, StoreError
+from routesparse.engine.errors import ConfigError, StoreDamagedError, StoreError
 
 # A file of our own: Streamlit fetches the icons of ":material/...:" favicons from the network.
 ICON = Path(__file__).parent / "ui" / "icon.svg"
@@ -75,6 +75,9 @@ def main() -> None:
             st.button("Log out", on_click=st.logout)
     try:
         opened = access()
+    except StoreDamagedError as error:
+        broken_store.draw(error)
+        return
     except (ConfigError, StoreError) as error:
         states.problem(
             "The store can't be used", [str(error), "Nothing was changed. Reload this page afterwards."]

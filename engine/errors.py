@@ -6,6 +6,7 @@ on one line and exits with 2. Anything else is a defect or a failing machine and
 
 import errno
 import sys
+from pathlib import Path
 from typing import Self
 
 # torch's allocator on a CPU raises a bare RuntimeError.
@@ -56,6 +57,14 @@ class ResultsError(InputError):
 
 class StoreError(RouteSparseError):
     """The store cannot be opened, migrated or written; nothing was changed."""
+
+
+class StoreDamagedError(StoreError):
+    """The store's file can't be read; its runs are in their bundles. cause: the database's own words."""
+
+    def __init__(self, message: str, database: Path, cause: str) -> None:
+        super().__init__(message)
+        self.database, self.cause = database, cause
 
 
 class DiskFullError(StoreError, InputError):

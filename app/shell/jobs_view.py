@@ -79,8 +79,9 @@ def worker_note(queue: JobQueue) -> None:
     """Say that no worker runs and how to start one; nothing when one does."""
     if not worker_alive(queue):
         st.html(
-            '<div class="rs-error">No worker is running: jobs wait until one starts. <code>make run</code> starts '
-            f"the dashboard and a worker; <code>{START_WORKER}</code> starts a worker alone.</div>"
+            '<div class="rs-error">No worker is running: jobs wait until one starts. '
+            f"<code>{escape(states.here('make run'))}</code> starts the dashboard and a worker; "
+            f"<code>{escape(states.here(START_WORKER))}</code> starts a worker alone.</div>"
         )
 
 
@@ -144,6 +145,11 @@ def clock(seconds: float | None) -> str:
     return "–" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+def minute(seconds: float) -> str:
+    """A time of day in UTC without its seconds."""
+    return f"{clock(seconds)[:16]} UTC"
+
+
 def changing(opened: Access, job: Job) -> bool:
     """Whether another look may show something else: the job is active, or its run not yet in the store."""
     if job.state != "done" or job.kind != "analyse":
@@ -171,7 +177,7 @@ def sweep_line(queue: JobQueue, jobs: list[Job], link: bool = True) -> None:
         style = ' class="rs-warn"' if "failed" in states_of else ""
         st.html(
             f"<div><b>{escape(jobs[0].label)}</b> <span{style}>· sweep, {escape(', '.join(parts))}</span> "
-            f'<span class="rs-note">· {clock(jobs[0].created_at)[:16]}</span></div>',
+            f'<span class="rs-note">· {minute(jobs[0].created_at)}</span></div>',
             width="stretch",
         )
         if not all(job.ended for job in latest):
@@ -217,13 +223,15 @@ def table(opened: Access, jobs: list[Job]) -> None:
                 doing(job, queue.position(job.id)) if not job.ended else STATES[job.state],
                 numbers.duration(took) if took is not None else "",
                 numbers.size(job.prompt_bytes) if job.prompt_bytes else "",
-                clock(job.created_at)[:16],
+                minute(job.created_at),
             ]
             style = ' class="rs-warn"' if job.state == "failed" else ""
+            # On a line of its own: beside the others it would push the link into another row.
+            why = "" if job.failure is None else f"{escape(_TITLES[job.failure.kind])}<br>"
             st.html(
                 f"<div><b>{escape(job.label)}</b> <span{style}>· {escape(facts[0])}</span> "
                 f'<span class="rs-note">· {escape(" · ".join(f for f in facts[1:] if f))}<br>'
-                f"{escape(_settings(job))}</span></div>",
+                f"{why}{escape(_settings(job))}</span></div>",
                 width="stretch",
             )
             if came:

@@ -12,6 +12,7 @@ from routesparse.app.shell import (
     export_menu,
     navigate,
     new_run_address,
+    no_runs,
     setting_words,
     tour,
     verdict_bar,
@@ -47,14 +48,12 @@ def open_run(store: OwnerView, title: str) -> RunRow | None:
         newest = last if last and store.key(last) else queries.newest(store)
         if newest is None:
             st.html(f'<div class="rs-title">{title}</div>')
-            states.empty(
-                "No runs yet",
+            no_runs.empty(
+                store,
                 [
                     "Analyse a prompt on the New run page, or a text file on the command line; it appears here."
                 ],
-                states.ANALYZE,
             )
-            navigate.link("New run", "new")
             return None
         run_id = newest
         view.write(run=queries.short_id(store, run_id))

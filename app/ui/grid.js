@@ -27,14 +27,16 @@ function draw(root, { row_labels, column_labels, ...data }) {
   const [rows, columns] = data.shape, width = Math.floor(root.clientWidth), most = Math.max(2, Math.floor(width / 2 / LETTER));
   Object.assign(data, { row_labels: fitting(row_labels, most), column_labels: fitting(column_labels, most) });
   const left = longest(data.row_labels) * LETTER + (data.row_title ? 26 : 10);
-  const cell = Math.max(1, (width - left) / columns), row = data.row_px, gap = Math.min(cell, row) < 20 ? 1 : GAP;
+  const cell = Math.max(data.cell_px, (width - left) / columns), row = data.row_px, gap = Math.min(cell, row) < 20 ? 1 : GAP;
+  const across = Math.max(width, Math.ceil(left + cell * columns)); // wider than the page: it scrolls, its labels stay
   root.g = { left, cell, row, rows, columns, width };
   const every = (size) => Math.ceil(14 / size);
-  let names = `<text x="${px(left + (cell * columns) / 2)}" y="11" text-anchor="middle">${escape(data.column_title)}</text>` +
+  let names = "", side = `<text x="${px((left + width) / 2)}" y="11" text-anchor="middle">${escape(data.column_title)}</text>` +
+    (across > width ? `<rect width="${px(left)}" height="100%" fill="${data.panel}"/>` : "") +
     (data.row_title ? `<text transform="translate(11 ${px(TOP + (row * rows) / 2)}) rotate(-90)" text-anchor="middle">${escape(data.row_title)}</text>` : "");
   const wide = Math.max(...data.column_labels.map((label) => label.length)) * LETTER + 4;
   for (let j = 0; j < columns; j += Math.ceil(wide / cell)) names += `<text x="${px(left + cell * (j + 0.5))}" y="${TOP - 7}" text-anchor="middle">${escape(data.column_labels[j])}</text>`;
-  for (let i = 0; i < rows; i += every(row)) names += lines(data.row_labels[i], left - 6, TOP + row * (i + 0.5) - gap / 2, 11, ' text-anchor="end"');
+  for (let i = 0; i < rows; i += every(row)) side += lines(data.row_labels[i], left - 6, TOP + row * (i + 0.5) - gap / 2, 11, ' text-anchor="end"');
   let grounds = `<rect x="${px(left)}" y="${TOP}" width="${px(cell * columns - gap)}" height="${px(row * rows - gap)}" fill="${data.null}"/>`, texts = "";
   const size = row >= 28 ? 11 : 9;
   for (const [i, j, color, text, strong, , framed] of data.cells) {
@@ -46,10 +48,15 @@ function draw(root, { row_labels, column_labels, ...data }) {
     const look = ` fill="${ink}"${strong ? ' font-weight="700"' : ""}`;
     if (shown) texts += lines(shown, x + (cell - gap) / 2, y + (row - gap) / 2, size, look);
   }
-  root.querySelector(".drawing").innerHTML =
-    `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${TOP + row * rows + 4}" font-family="${escape(data.font)}">` +
+  const drawing = root.querySelector(".drawing"), was = drawing.querySelector("svg") && drawing.scrollLeft;
+  drawing.innerHTML =
+    `<svg xmlns="http://www.w3.org/2000/svg" width="${across}" height="${TOP + row * rows + 4}" font-family="${escape(data.font)}">` +
     `<g font-size="11" fill="${data.mute}">${names}</g>${grounds}<g font-size="${size}" text-anchor="middle">${texts}</g>` +
-    `<rect class="ring" fill="none" stroke="${data.ink}" stroke-width="2.2" rx="2" visibility="hidden"/></svg>`;
+    `<rect class="ring" fill="none" stroke="${data.ink}" stroke-width="2.2" rx="2" visibility="hidden"/>` +
+    `<g class="side" font-size="11" fill="${data.mute}">${side}</g></svg>`;
+  drawing.onscroll = () => drawing.querySelector(".side").setAttribute("transform", `translate(${drawing.scrollLeft} 0)`);
+  drawing.scrollLeft = was ?? across;
+  drawing.onscroll();
 }
 
 function ring(root, at) {
@@ -84,7 +91,8 @@ export default function ({ data, parentElement, setTriggerValue }) {
   const pick = (place) => { if (data.picks && root.told.has(place.join())) setTriggerValue("picked", place); };
   const under = (event) => {
     const box = root.querySelector("svg").getBoundingClientRect(), { left, cell, row } = root.g;
-    return [Math.floor((event.clientY - box.top - TOP) / row), Math.floor((event.clientX - box.left - left) / cell)];
+    const beside = event.clientX < root.querySelector(".drawing").getBoundingClientRect().left + left; // on the labels
+    return [Math.floor((event.clientY - box.top - TOP) / row), beside ? -1 : Math.floor((event.clientX - box.left - left) / cell)];
   };
   root.onmousemove = (event) => {
     const frame = root.getBoundingClientRect();
@@ -101,7 +109,9 @@ export default function ({ data, parentElement, setTriggerValue }) {
     const { left, cell, row, rows, columns } = root.g, clip = (value, size) => Math.max(0, Math.min(size - 1, value));
     at = at ? [clip(at[0] + step[0], rows), clip(at[1] + step[1], columns)] : [0, 0];
     ring(root, at);
-    tell(root, at, left + (at[1] + 0.5) * cell, TOP + (at[0] + 0.5) * row);
+    const drawing = root.querySelector(".drawing"), x = at[1] * cell; // of the cell, right of the labels
+    drawing.scrollLeft = Math.max(x + cell + left - drawing.clientWidth, Math.min(drawing.scrollLeft, x));
+    tell(root, at, left + x + cell / 2 - drawing.scrollLeft, TOP + (at[0] + 0.5) * row);
     root.querySelector(".rs-said").textContent = root.told.get(at.join())
       ?? `${data.row_labels[at[0]]}, ${data.column_labels[at[1]]}: no value`;
   };

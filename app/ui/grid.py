@@ -13,7 +13,10 @@ import pandas as pd
 from routesparse.app.ui import browser_part, design
 
 _grid = browser_part.component(
-    __file__, "grid", browser_part.drawing_html("grid"), ".rs-grid.picks { cursor: pointer; }"
+    __file__,
+    "grid",
+    browser_part.drawing_html("grid"),
+    ".rs-grid.picks { cursor: pointer; } .rs-grid .drawing { overflow-x: auto; }",
 )
 
 
@@ -26,13 +29,14 @@ class Axis:
 
 
 def drawing(
-    cells: pd.DataFrame, rows: Axis, columns: Axis, theme: design.Theme, row_px: int
+    cells: pd.DataFrame, rows: Axis, columns: Axis, theme: design.Theme, row_px: int, cell_px: int = 1
 ) -> dict[str, Any]:
     """What grid.js draws; a text that does not fit its cell keeps its first line, without decimals, and is left out
     where that does not help, but for its ▲ or, of several lines, the sign they begin with; places
     without a cell stay grey.
 
     cells: ``row``, ``column`` (places), ``color``, ``text``, ``strong``, ``hover``, and ``framed`` where some are.
+    cell_px: the least width of a cell; where the page has less room, the grid scrolls sideways, from its end.
     """
     palette = list(dict.fromkeys(cells["color"]))
     place = {color: i for i, color in enumerate(palette)}
@@ -47,6 +51,8 @@ def drawing(
         "cells": drawn.to_numpy(object).tolist(),
         "palette": [(color, design.text_on(color)) for color in palette],
         "row_px": row_px,
+        "cell_px": cell_px,
+        "panel": theme.panel,
         "null": theme.null,
         "mute": theme.mute,
         "ink": theme.ink,

@@ -73,6 +73,7 @@ function standalone(chart, { background, note }) {
   const parts = layers.map((layer) => {
     const copy = layer.cloneNode(true);
     copy.querySelectorAll(TEMPORARY).forEach((part) => part.remove());
+    copy.querySelector(".side")?.removeAttribute("transform"); // of a grid that was scrolled
     copy.removeAttribute("style");
     return new XMLSerializer().serializeToString(copy);
   });

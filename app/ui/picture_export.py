@@ -13,7 +13,7 @@ _CSS = """
 .rs-picture button { all: unset; cursor: pointer; font-size: .86rem; color: var(--rs-ink); padding: 0 .2rem; }
 .rs-picture button:hover, .rs-picture button:focus-visible { color: var(--rs-accent); }
 """
-_ADVICE = ("click ", "drag ")  # parts of a note that speak of the page
+_ADVICE = ("click ", "drag ", "scroll ")  # parts of a note that speak of the page
 _buttons = browser_part.component(__file__, "picture", _HTML, _CSS)
 
 

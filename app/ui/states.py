@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import shlex
 from html import escape
 
 import streamlit as st
+
+from routesparse.engine import paths
 
 PROGRAM = ".venv/bin/routesparse"  # where `make run` installs it, which is not on the PATH
 ANALYZE = f"{PROGRAM} analyze FILE"
 
 
+def here(command: str) -> str:
+    """A command for this dashboard's home, which it has to be told where that is not the default."""
+    home = paths.home()
+    if home == (paths.REPOSITORY / "var").resolve():
+        return command
+    return f"ROUTESPARSE_HOME={shlex.quote(str(home))} {command}"
+
+
 def empty(title: str, lines: list[str], command: str | None = None) -> None:
-    """A calm box that says what to do; ``command`` is shown as code."""
+    """A calm box that says what to do; ``command`` is shown as code, with this dashboard's home."""
     _box(title, lines, "")
     if command:
-        st.code(command, language="bash", width=520)
+        st.code(here(command), language=None, width=520, wrap_lines=True)
 
 
 def problem(title: str, lines: list[str]) -> None:

@@ -1,6 +1,13 @@
-"""The frame of every small table: it scrolls sideways where it must, by keyboard too."""
+"""The frame of every small table, which scrolls sideways where it must, by keyboard too; and text in its cells."""
 
 from __future__ import annotations
+
+from html import escape
+
+
+def unbroken(text: str) -> str:
+    """Escaped, and no line ends between a number and its per cent sign."""
+    return escape(text).replace(" %", "&nbsp;%")
 
 
 def framed(rows: str, style: str = "") -> str:

@@ -27,14 +27,20 @@ def card(owner: str | None, model_revision: str | None = None) -> None:
         if not found:
             st.html(
                 '<div class="rs-sub">No price was tuned for these weights on this machine. To tune one, on the command '
-                f"line: <code>{escape(states.PROGRAM)} {COMMAND}</code></div>"
+                f"line: <code>{escape(states.here(f'{states.PROGRAM} {COMMAND}'))}</code></div>"
             )
             return
         rows = listed(found)
+        models = ", ".join(dict.fromkeys(f"{one.model} {one.model_revision[:8]}" for one in found))
+        st.html(
+            f'<div class="rs-note">For {escape(models)}. Each price kept its target on the windows that were measured; '
+            "on fresh documents it may miss it, as the page Results shows for the bundled model.</div>"
+        )
         st.html(as_html(rows))
         exports.chart_foot(
             "tuned-prices",
-            "loss and bound: mean over the domain’s windows, against dense, capped · unit window: the claim is about "
+            "loss and bound: mean over the domain’s windows, against dense, capped, in nats a token; of an agreement "
+            "the share that differs · unit window: the claim is about "
             "the documents (of code: projects) that were measured, not about others · area: kept share of the causal "
             "area · saved: area against the strictest price for the same target, on the same windows · source: "
             "the files of tuned prices",
@@ -98,7 +104,7 @@ def as_html(rows: pd.DataFrame) -> str:
     body = [
         f'<tr><td class="l">{escape(row["name"])}</td><td class="l wrap">{escape(row["domain"])}</td>'
         f'<td class="l wrap">{escape(tuned.WORDS[row["measure"]])} {row["target"]:g}, '
-        f"{100 * row['confidence']:g} %</td>"
+        f"{100 * row['confidence']:g}&nbsp;%</td>"
         f"<td>{row['price']:g}</td><td>{row['loss']:.4f}</td><td>{row['bound']:.4f}</td>"
         f"<td>{numbers.share(row['area'])}</td><td>{numbers.share(row['saved'])}</td>"
         f'<td>{row["windows"]:,}</td><td>{row["documents"]:,}</td><td class="l say">{escape(row["unit"])}</td></tr>'

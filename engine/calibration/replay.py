@@ -23,6 +23,10 @@ from routesparse.engine.method.scores import gate_statistic, risk
 UNIT = ["batch_index", "layer", "head", "segment"]
 
 
+class NoPriceError(InputError):
+    """A calibration of the policy priced, on a run without a candidate at a price."""
+
+
 def replay(
     candidates: pd.DataFrame, calibration: Calibration, tokens: int, confidence: float
 ) -> pd.DataFrame:
@@ -30,7 +34,7 @@ def replay(
 
     candidates: rows of compare_queries.candidates_of_run. ``conformal_lower_mass`` is NaN where delta is infinite and
     for dense units; what only a run can measure (``lower_mass``, ``fallback``, ``audited_*``) is NULL.
-    Errors: InputError where the run recorded no candidates, or not the same ones for every unit, or none at a price.
+    Errors: InputError where the run recorded no candidates, or not the same ones for every unit; NoPriceError.
     """
     width = candidates["candidate"].nunique()
     if not width or len(candidates) % width:
@@ -68,7 +72,7 @@ def _priced(patterns: list[str]) -> int:
     """The place of the floor at the price among one unit's candidates, whose levels stand in order."""
     levels = [place for place, name in enumerate(patterns) if name == floor.NAME]
     if len(levels) <= floor.PRICED_LEVEL:
-        raise InputError(
+        raise NoPriceError(
             "this run recorded no candidate at a price, as its calibration's policy needs; analyse the prompt again"
         )
     return levels[floor.PRICED_LEVEL]

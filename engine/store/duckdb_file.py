@@ -55,7 +55,7 @@ def open_file(database: Path) -> duckdb.DuckDBPyConnection:
                 file.unlink(missing_ok=True)
         if isinstance(error, StoreError) and not full:
             raise
-        raise StoreError(store_errors.not_opened(database, error)) from error
+        raise store_errors.not_opened(database, error) from error
     except OSError as error:
         raise StoreError(
             f"{error.filename} can't be created ({error.strerror}); check ROUTESPARSE_HOME"

@@ -11,6 +11,8 @@ import os
 import re
 from pathlib import Path
 
+from routesparse.engine.errors import StoreDamagedError, StoreError
+
 _DAMAGED = ("Corrupt database file", "Corrupt WAL file", "Could not read enough bytes")
 _GONE = ("No such file", "HTTP 404")  # in a folder, in an object store
 _DAMAGED_PARQUET = (
@@ -37,18 +39,22 @@ def failed(database: Path, what: str, error: Exception, kept: str) -> str:
     return f"{what} ({reason[:_MOST_CHARACTERS]}); {kept}"
 
 
-def not_opened(database: Path, error: Exception) -> str:
+def not_opened(database: Path, error: Exception) -> StoreError:
     """Why the store's file can't be opened, and what to do."""
     text = str(error)
     if "Could not set lock" in text:  # "lock" alone is in "a damaged block" too
-        return f"{database.name} is held by another process; stop the other dashboard or set ROUTESPARSE_HOME"
+        return StoreError(
+            f"{database.name} is held by another process; stop the other dashboard or set ROUTESPARSE_HOME"
+        )
     for code in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT):
         if os.strerror(code) in text:
-            return (
+            return StoreError(
                 f"{database.name} can't be written in {database.parent} ({os.strerror(code)}); make the folder "
                 "writable, with some space, or set ROUTESPARSE_HOME to another one"
             )
-    return f"{database.name} can't be opened ({_cause(text)}). {_away(database)}"
+    cause = _cause(text)
+    message = f"{database.name} can't be opened ({cause}). {_away(database)}"
+    return StoreDamagedError(message, database, cause)
 
 
 def damaged_in_lake(shared: Path, error: Exception) -> str | None:

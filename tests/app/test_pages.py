@@ -13,7 +13,7 @@ from html import escape
 import pytest
 
 from routesparse.app.shell.access import access
-from routesparse.app.ui import numbers, reason_words
+from routesparse.app.ui import numbers, reason_words, states
 from routesparse.app.ui.glossary import CERTIFICATE_SCOPE
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.store import bundle, spool
@@ -113,7 +113,7 @@ def test_empty_runs_page_says_what_to_do(home, open_runs):
     page = open_runs()
     assert not page.exception
     assert "No runs yet" in text_of(page)
-    assert page.code[0].value == ".venv/bin/routesparse analyze FILE"
+    assert page.code[0].value == states.here(".venv/bin/routesparse analyze FILE")
 
 
 def test_rejected_bundle_is_shown_with_its_reason(waiting, record, factory, open_runs):
@@ -141,7 +141,7 @@ def test_unreadable_database_is_explained_and_kept(home, open_dashboard):
     (home / "routesparse.duckdb").write_bytes(b"no database")
     page = open_dashboard()
     assert not page.exception
-    assert "The store can&#x27;t be used" in text_of(page)
+    assert "The store can't be used" in text_of(page) and "Lost: names, notes" in text_of(page)
     assert (home / "routesparse.duckdb").read_bytes() == b"no database"
 
 
@@ -256,7 +256,7 @@ def test_link_to_an_unknown_run_says_so(filled, open_map):
 def test_empty_map_says_what_to_do(home, open_map):
     page = open_map()
     assert not page.exception
-    assert page.code[0].value == ".venv/bin/routesparse analyze FILE"
+    assert page.code[0].value == states.here(".venv/bin/routesparse analyze FILE")
     assert ">New run</a>" in text_of(page)
 
 

@@ -158,6 +158,10 @@ def test_thirty_days_stay_readable_in_a_narrow_window(address, visit):
     days = sorted(text for text in texts if re.fullmatch(r"\d\d-\d\d", text[0]))
     assert len(days) >= 10 and all(one[2] < other[1] for one, other in pairwise(days))
     assert any(text[0].startswith("▲") for text in texts), "an alarm is not told by its colour alone"
+    cells = page.locator(".rs-grid svg > g[text-anchor] text").all_text_contents()
+    assert {"3,840", "22.0 %"} <= set(cells), "no figure is left out or cut"
+    drawing = page.locator(".rs-grid .drawing")
+    assert drawing.evaluate("one => one.scrollLeft > 0"), "the newest days come first"
 
 
 @pytest.mark.parametrize("name", ERRORS)

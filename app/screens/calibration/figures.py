@@ -15,6 +15,8 @@ from routesparse.engine.calibration.artifact import Calibration
 from routesparse.engine.calibration.drift import DriftReference
 
 _DASHES = dict(zip(QUANTILES, ("1.5 3", "6 4", ""), strict=True))
+_LABEL_ROOM = 0.42  # of the axis left of the largest δ, for the label on its right
+_DOT_SHARE = 0.75  # of a dot's colour over the panel: three times its contrast in both themes
 _FEATURES = {
     "gate_statistic": "gate statistic g",
     "disagreement": "disagreement u",
@@ -40,7 +42,9 @@ def residuals(rows: pd.DataFrame, deltas: pd.DataFrame, theme: design.Theme) -> 
     """One histogram above the other on the same axis, each with its own deltas."""
     columns = [f"delta_{q}" for q in QUANTILES]
     largest = deltas.groupby("calibration")[columns].agg(lambda found: found.astype(float).max())
-    ends = _with_air([*rows["low"], *rows["high"], *largest.to_numpy().ravel()], 0.02)
+    low, high = _with_air([*rows["low"], *rows["high"], *largest.to_numpy().ravel()], 0.02)
+    rightmost = max((delta for delta in largest.to_numpy().ravel() if math.isfinite(delta)), default=high)
+    ends = low, max(high, rightmost + _LABEL_ROOM * (rightmost - low))
     top = float(rows["share"].max()) * 1.25 or 1.0
     charts = []
     for name, part in rows.groupby("calibration", sort=False):
@@ -54,9 +58,10 @@ def residuals(rows: pd.DataFrame, deltas: pd.DataFrame, theme: design.Theme) -> 
         for i, (q, delta) in enumerate(zip(QUANTILES, largest.loc[name], strict=True)):
             if not math.isfinite(delta):
                 continue
-            marks.append(plot.line([delta] * 2, [0, top], theme.warn, 1.4, _DASHES[q]))
-            side = plot.beside(delta, *ends)
-            names.append(plot.label(delta, top, f"δ {delta:.4f}", theme.warn, dy=10 + 14 * i, **side))
+            # The larger δ, the lower its line ends, so that a label right of its own line crosses no other.
+            height = top * (1 - 0.13 * i)
+            marks.append(plot.line([delta] * 2, [0, height], theme.warn, 1.4, _DASHES[q]))
+            names.append(plot.label(delta, height, f"q {q}: δ {delta:.4f}", theme.warn, dx=4, dy=9))
         x = plot.linear("residual g − g*; positive: the probe overstated g", *ends)
         y = plot.linear(f"{name}, share", 0, top, percent=True, most=3)
         charts.append(plot.chart(x, y, [*marks, *names], 180, theme))
@@ -88,7 +93,7 @@ def by_length(
             plot.points(
                 part["tokens"],
                 part["q95"],
-                design.blend(theme.panel, theme.accent, 0.6),
+                design.blend(theme.panel, theme.accent, _DOT_SHARE),
                 "{0}: {1}, {2} units\n{3} tokens\n95th percentile of g − g* {4}",
                 [
                     [name, row.document, row.units, f"{row.tokens:,}", f"{row.q95:.4f}"]
@@ -120,7 +125,9 @@ def drift(references: dict[str, DriftReference], runs: pd.DataFrame, theme: desi
         told = [[name, f"{distance:.2f}"] for distance in distances]
         hover = "calibration window of {0}: {1}"
         marks.append(
-            plot.points(distances, (place + shift).tolist(), theme.mute, hover, told, size=4, opacity=0.45)
+            plot.points(
+                distances, (place + shift).tolist(), theme.mute, hover, told, size=4, opacity=_DOT_SHARE
+            )
         )
         threshold = drift_threshold(distances, reference.level)
         seen += [*distances, threshold]

@@ -144,14 +144,16 @@ def _residual_card(shown: list[Calibration]) -> None:
         deltas = wording.delta_rows(shown)
         drawn = figures.residuals(rows, deltas, design.current_theme())
         plot.show(drawn, "residuals", "Residuals, the probe’s g minus the true one")
+        for line in wording.infinite(deltas):
+            st.html(f'<div class="rs-note">{escape(line)}</div>')
         windows = " and ".join(
             f"{int(deltas.loc[deltas['calibration'] == one.name, 'windows'].sum())} of {one.name}"
             for one in shown
         )
         exports.chart_foot(
             "calibration-residuals",
-            f"n = {windows} windows of fold B, equal weight each · share of mass · δ: dotted q = .9, dashed .95, solid "
-            ".99 · source: the calibration files",
+            f"n = {windows} windows of fold B, equal weight each · share of mass · δ: the largest finite one over "
+            "the lengths, dotted q = .9, dashed .95, solid .99 · source: the calibration files",
             rows,
             "residuals",
             chart="residuals",
@@ -254,8 +256,8 @@ def _fit(one: Calibration) -> str:
     counts = ", ".join(f"{int(fit[key]):,} {name}" for key, name in names.items() if key in fit)
     scores = {
         "r2": "R² there",
-        "mean_absolute_error": "mean absolute error there",
-        "mean_error": "mean error",
+        "mean_absolute_error": "mean absolute error of e there",
+        "mean_error": "mean of the true error",
     }
     scored = ", ".join(f"{name} {fit[key]:.3f}" for key, name in scores.items() if key in fit)
     return (

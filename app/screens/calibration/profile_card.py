@@ -96,8 +96,9 @@ def _surface_card(name: str, path: Path | None) -> None:
         exports.chart_foot(
             f"latency-{name}",
             f"n = {len(measured)} mixes · median and {measured['upper'].iloc[0]} of "
-            f"{_repeats(measured)} repeats, ms · {numbers.device(profile.device)}, {profile.dtype}, "
-            f"{profile.threads} threads, {profile.created_at[:16].replace('T', ' ')} · source: {name}.json",
+            f"{_repeats(measured)} repeats, ms · sparse plan: keys chosen for every head, made up to be measured · "
+            f"{numbers.device(profile.device)}, {profile.dtype}, {profile.threads} threads, "
+            f"{profile.created_at[:16].replace('T', ' ')} · source: {name}.json",
             measured,
             "surface",
             chart="surface" if explored.open else None,

@@ -166,6 +166,20 @@ def delta_rows(calibrations: Sequence[Calibration]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def infinite(rows: pd.DataFrame) -> list[str]:
+    """Where one length's delta is infinite though another's is not: a line of the latter speaks for it alone."""
+    told = []
+    for q in QUANTILES:
+        for name, part in rows.groupby("calibration", sort=False):
+            absent = part[part[f"delta_{q}"].isna()]
+            if 0 < len(absent) < len(part):
+                lengths = ", ".join(f"{row.min_tokens:,}–{row.max_tokens:,}" for row in absent.itertuples())
+                told.append(
+                    f"{_upper(str(name))}: δ at q = {q} is infinite for {lengths} tokens: no claim there."
+                )
+    return told
+
+
 def delta_html(rows: pd.DataFrame) -> str:
     """delta by bucket as a table; an infinite delta promises nothing."""
     head = (

@@ -51,14 +51,24 @@ def entropy(store: OwnerView, sides: Sides, stored: pd.DataFrame) -> None:
         rows = comparison.choice_entropy(compare_queries.patterns_by_domain(store, list(same["run_id"])))
         theme = design.current_theme()
         grid.show(figures.entropy_map(rows, theme), "entropy", "Bits of each head’s choice over domains")
+        st.html(_bits_legend(figures.most_bits(rows), theme))
         exports.chart_foot(
             f"choice-entropy-{run.model}",
-            f"n = {int(same['domain'].notna().sum())} stored runs of {domains} domains, model {run.model} · bits; "
-            "letter: the most frequent family; near 0: the same in every domain · source: head_choice",
+            f"n = {int(same['domain'].notna().sum())} stored runs of {domains} domains, model {run.model} · letter: "
+            "the most frequent family · source: head_choice",
             rows,
             "entropy",
             chart="entropy",
         )
+
+
+def _bits_legend(most: float, theme: design.Theme) -> str:
+    """What the shades mean; ``most`` is what the strongest one stands for."""
+    stops = ", ".join(design.scale_color(theme, share) for share in (0.0, 0.5, 1.0))
+    return (
+        '<div class="rs-legend"><span>0 bits: the same in every domain</span><span><i style="width:130px;margin:0;'
+        f'background:linear-gradient(90deg,{stops})"></i></span><span>{most:.2g} bits</span></div>'
+    )
 
 
 def settings(sides: Sides) -> None:

@@ -95,10 +95,12 @@ def time_words(base: np.ndarray, other: np.ndarray) -> str:
     if min(len(base), len(other)) < 2:
         return f"{told}; one run, noise not measured"
     noise = float(max(np.ptp(base), np.ptp(other)))
-    counted = f"medians of {len(base)} and {len(other)} runs, noise {numbers.millis(noise)}"
+    told = f"medians of {len(other)} and {len(base)} runs: {told}"
+    noise_words = f"the noise of {numbers.millis(noise)}"
     if abs(difference) <= noise:
-        return f"{told}, within the noise; {counted}"
-    return f"{told}, {numbers.times(float(np.median(base) / np.median(other)))} as fast; {counted}"
+        return f"{told}, within {noise_words}"
+    faster = numbers.times(float(np.median(base) / np.median(other)))
+    return f"{told}, {faster} as fast; beyond {noise_words}"
 
 
 def _same(one: object, other: object) -> bool:

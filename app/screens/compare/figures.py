@@ -90,10 +90,15 @@ def transition_matrix(counts: pd.DataFrame, theme: design.Theme) -> dict[str, An
     return grid.drawing(pd.DataFrame(rows), *axes, theme, 40)
 
 
+def most_bits(rows: pd.DataFrame) -> float:
+    """What the strongest shade of ``entropy_map`` stands for: the largest value, at least one bit."""
+    return max(1.0, float(rows["bits"].max()))
+
+
 def entropy_map(rows: pd.DataFrame, theme: design.Theme) -> dict[str, Any]:
     """Bits of each head's choice over domains: pale heads choose alike everywhere."""
     layers, heads = int(rows["layer"].max()) + 1, int(rows["head"].max()) + 1
-    top = max(1.0, float(rows["bits"].max()))
+    top = most_bits(rows)
     height = grid.row_height(layers)
     cells = pd.DataFrame(
         {

@@ -14,6 +14,7 @@ from routesparse.app.shell import (
     certificate_link,
     identity,
     navigate,
+    no_runs,
     run_header,
     setting_words,
     switch,
@@ -23,6 +24,7 @@ from routesparse.app.shell import (
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design, exports, grid, numbers, states, tuned_prices
 from routesparse.app.ui.plain_text import visible
+from routesparse.app.ui.tables import unbroken
 from routesparse.engine.calibration.artifact import known
 from routesparse.engine.errors import InputError
 from routesparse.engine.method import families
@@ -40,12 +42,10 @@ def render() -> None:
     st.html('<div class="rs-title">Compare</div>')
     stored = queries.runs(store)
     if stored.empty:
-        states.empty(
-            "No runs yet",
+        no_runs.empty(
+            store,
             ["Comparing needs two stored runs, or one run and two calibrations.", "Analyse a prompt first."],
-            states.ANALYZE,
         )
-        navigate.link("New run", "new")
         return
     kind = "calibrations" if "calibrations" in st.query_params else "runs"
     st.session_state["kind-choice"] = kind
@@ -173,6 +173,12 @@ def _calibrations(store: OwnerView, stored: pd.DataFrame) -> Sides | None:
         return found
     for line in found:
         states.field_error(line)
+    if len(st.session_state["calibrations-choice"]) > 1:  # refused, for the reason above
+        short = queries.short_id(store, run.run_id)
+        navigate.link(
+            "Analyse the prompt again under priced", "new", **{"from": short, "with_policy": "priced"}
+        )
+        return None
     states.empty(
         "Choose two calibrations",
         [
@@ -216,7 +222,7 @@ def _sides_card(sides: Sides, stored: pd.DataFrame) -> None:
     for side in others:
         if not sides.replayed and sides.same_prompt(side):
             times[side.key] = conclusion.time_against(stored, sides.baseline.run, side.run)
-    told = "".join(f"<p>{escape(conclusion.sentence(sides, side, judged))}</p>" for side in others)
+    told = "".join(f"<p>{unbroken(conclusion.sentence(sides, side, judged))}</p>" for side in others)
     st.html(f'<div class="rs-concludes">{told}</div>')
     with st.container(border=True, key="card-sides", gap="xsmall"):
         st.html(
@@ -280,6 +286,10 @@ def _map_card(store: OwnerView, sides: Sides, pairs: pd.DataFrame, segment: int,
     shape = (max(run.layers, sides.baseline.run.layers), max(run.heads, sides.baseline.run.heads))
     with st.container(border=True, key="card-difference", gap="xsmall"):
         st.html('<div class="rs-h">What differs, head by head</div>')
+        if not sides.same_prompt(sides.other):
+            states.note(
+                "These are different prompts: a head may differ because of the prompt as much as of a setting."
+            )
         switch.buttons("metric", metrics, metric)
         chart, rows = figures.difference_map(pairs, metric, shape, theme)
         picked = grid.show(

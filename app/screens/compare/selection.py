@@ -17,7 +17,7 @@ from routesparse.app.shell import identity, setting_words
 from routesparse.app.ui import numbers
 from routesparse.app.ui.plain_text import visible
 from routesparse.engine.calibration.artifact import Calibration, load_known
-from routesparse.engine.calibration.replay import replay
+from routesparse.engine.calibration.replay import NoPriceError, replay
 from routesparse.engine.errors import CalibrationError, InputError
 from routesparse.engine.rows import RunRow
 from routesparse.engine.stats import comparison
@@ -157,11 +157,15 @@ def _named_apart(sides: list[Side]) -> list[Side]:
 def of_calibrations(store: OwnerView, run: RunRow, wanted: list[str]) -> Sides | list[str]:
     """One run's candidates under each calibration, or why there are fewer than two."""
     problems, sides = [], []
+    priced = []  # calibrations of that policy, where the run has no candidate at a price
     candidates = compare_queries.candidates_of_run(store, run.run_id)
     for name in wanted:
         try:
             calibration = load_known(name, identity.owner())
             rows = replay(candidates, calibration, run.tokens, run.confidence)
+        except NoPriceError:
+            priced.append(name)
+            continue
         except (CalibrationError, InputError) as error:
             problems.append(f"{name}: {error}.")
             continue
@@ -183,6 +187,12 @@ def of_calibrations(store: OwnerView, run: RunRow, wanted: list[str]) -> Sides |
             )
         sides.append(
             Side(name, calibration.name, run, rows, _calibration_settings(calibration, run), calibration)
+        )
+    if priced:
+        are = "is a calibration" if len(priced) == 1 else "are calibrations"
+        problems.append(
+            f"{' and '.join(priced)} {are} of the policy priced; this run is {run.policy} and scored no candidate at a "
+            "price. Choose a priced run above, or analyse the prompt again under priced."
         )
     return _pinned(sides, problems) if len(sides) > 1 else problems
 

@@ -14,7 +14,7 @@ from routesparse.app.screens.compare import conclusion, figures
 from routesparse.app.screens.compare.selection import Side, Sides
 from routesparse.app.shell import navigate, setting_words, verdict_bar
 from routesparse.app.ui import design, drift_note, glossary, grid, numbers
-from routesparse.app.ui.tables import framed
+from routesparse.app.ui.tables import framed, unbroken
 from routesparse.engine.stats.comparison import METRICS, Difference
 from routesparse.engine.store import queries
 from routesparse.engine.verdict import Verdict
@@ -97,7 +97,8 @@ def sides_html(sides: Sides, verdicts: Mapping[str, Verdict], times: Mapping[str
         "side": '<th class="l">side</th>',
         **({} if sides.replayed else {"verdict": '<th class="l">verdict</th>'}),
         "kept": kept,
-        **dict.fromkeys(("error", "prefill"), ""),
+        "error": "<th>error, mean<br>over units</th>",
+        "prefill": "<th>prefill,<br>this run</th>",
         "against": '<th class="l">prefill against the baseline</th>',
         **{name: f'<th class="l{_told_twice(name)}">{name}</th>' for name in _SETTINGS},
         "sparse": "<th>sparse units</th>",
@@ -130,12 +131,12 @@ def _cells(
     pin = " · baseline" if row["baseline"] else ""
     void = "" if numbers.is_missing(row["conformal_at_tau"]) else drift_note.html(side.run)
     return {
-        "side": f'<td class="l">{escape(side.label)}{pin}</td>',
+        "side": f'<td class="l">{unbroken(side.label)}{pin}</td>',
         "verdict": f'<td class="l">{"–" if judged is None else escape(verdict_bar.cell(judged))}</td>',
         "kept": f"<td>{_dash(row['density'], numbers.share)}</td>",
         "error": f"<td>{_dash(row['mean_error'], numbers.small)}</td>",
         "prefill": f"<td>{numbers.millis(side.run.total_ms)}</td>",
-        "against": f'<td class="l against">{escape(times.get(side.key, "" if pin else "other prompt"))}</td>',
+        "against": f'<td class="l against">{unbroken(times.get(side.key, "" if pin else "other prompt"))}</td>',
         "calibration": f'<td class="l twice">{escape(_dash(row["calibration"], str))}</td>',
         "λ": f'<td class="l">{_lambda(row, side)}</td>',
         "price": f'<td class="l twice">{_dash(row["price"], lambda value: f"{value:g}")}</td>',
@@ -199,7 +200,7 @@ def intervals_html(sides: Sides, found: dict[str, list[Difference]]) -> str:
     by_side = {key: {d.metric: d for d in differences} for key, differences in found.items()}
     labels = {side.key: side.label for side in sides.all}
     head = '<th class="l">mean over units</th><th>baseline</th>' + "".join(
-        f"<th>{escape(labels[key])}<br>{'paired' if sides.paired(_side(sides, key)) else 'unpaired'}</th>"
+        f"<th>{unbroken(labels[key])}<br>{'paired' if sides.paired(_side(sides, key)) else 'unpaired'}</th>"
         for key in found
     )
     body = []
@@ -231,7 +232,7 @@ def settings_html(sides: Sides, different: pd.DataFrame) -> str:
     order = [sides.baseline.key, *(side.key for side in sides.all if side is not sides.baseline)]
     labels = {side.key: side.label for side in sides.all}
     head = '<th class="l">setting</th>' + "".join(
-        f'<th class="l" title="{escape(labels[key])}">{escape(labels[key])}</th>' for key in order
+        f'<th class="l" title="{escape(labels[key])}">{unbroken(labels[key])}</th>' for key in order
     )
     body = [
         f'<tr><td class="l">{escape(str(row["setting"]).replace("_", " "))}</td>'

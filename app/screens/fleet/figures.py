@@ -12,7 +12,8 @@ from routesparse.engine.stats.fleet_alarms import DAYS_BEFORE, FEWEST
 from routesparse.engine.verdict import SIGNS, WORDS
 
 ROW_PX = 28
-TOO_FEW = "few"  # as wide as a cell of 14 days in a window of 1,024 pixels
+CELL_PX = 41  # room for "16,384" and "▲60.0%"; a window of 1,440 pixels scrolls 30 days
+TOO_FEW = "few"
 
 
 def _millis(value: float) -> str:
@@ -69,13 +70,13 @@ def cells(days: pd.DataFrame, tests: pd.DataFrame, columns: list[str], theme: de
     labels = [label for label, _ in ROWS.values()]
     axes = (grid.Axis("", labels), grid.Axis("day, UTC", [day[5:] for day in columns]))
     frame = pd.DataFrame(drawn, columns=["row", "column", "color", "text", "strong", "hover"])
-    return grid.drawing(frame, *axes, theme, ROW_PX)
+    return grid.drawing(frame, *axes, theme, ROW_PX, CELL_PX)
 
 
 def color(state: str | None, theme: design.Theme) -> str:
     """The ground of a cell: in alarm, compared without one, too few to tell, or not compared at all."""
-    shares = {"alarm": (theme.warn, 0.85), "no alarm": (theme.accent, 0.2), "too few": (theme.mute, 0.25)}
-    tint, share = shares.get(state or "", (theme.mute, 0.08))
+    shares = {"alarm": (theme.warn, 0.85), "no alarm": (theme.accent, 0.2), "too few": (theme.mute, 0.45)}
+    tint, share = shares.get(state or "", (theme.mute, 0.0))
     return design.blend(theme.panel, tint, share)
 
 

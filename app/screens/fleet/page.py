@@ -19,7 +19,8 @@ from routesparse.engine.stats import fleet_alarms
 from routesparse.engine.store import fleet_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
 
-_SPANS = {"14": "14 days", "7": "7 days", "30": "30 days"}
+_SPANS = {"7": "7 days", "14": "14 days", "30": "30 days"}
+_SPAN = "14"  # where the address names none
 _MOST_ALARMS = 12
 _FIRST_DAY = "2000-01-01"  # what was recorded before it was by a wrong clock
 _SERVER = queries.SOURCES[1]
@@ -40,7 +41,7 @@ def render() -> None:
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     newest = min(newest, today)  # a wrong clock must not hide the others
     oldest = min(max(oldest, _FIRST_DAY), newest)
-    span = switch.chosen("days", _SPANS)
+    span = switch.chosen("days", [_SPAN, *_SPANS])
     last = _last_day(newest)
     found = fleet_queries.requests(store, last, int(span) + fleet_alarms.DAYS_BEFORE)
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
@@ -98,7 +99,10 @@ def _last_day(newest: str) -> str:
             raise ValueError(text)
         return min(asked.isoformat(), newest)
     except ValueError:
-        states.field_error("The address names no day like 2026-11-23 after until=; the newest are shown.")
+        states.field_error(
+            f"until={visible(text[:20])} in the address is no date from {_FIRST_DAY[:4]} on; write it like 2026-11-23. "
+            "The newest days are shown."
+        )
         return newest
 
 
@@ -209,7 +213,8 @@ def _model_card(
         exports.chart_foot(
             f"fleet-{model}",
             f"n = {numbers.several(int(days['requests'].sum()), 'request')}, {rate} · shares of units over all units "
-            "of a day · days are UTC · click a cell to open its runs · –: not measured · source: run, head_choice",
+            "of a day · days are UTC · click a cell to open its runs · scroll sideways to "
+            "days that a narrow window has no room for · –: not measured · source: run, head_choice",
             days,
             key,
             chart=key,
@@ -224,7 +229,7 @@ def _legend(theme: design.Theme) -> str:
         "": "not compared",
     }
     entries = "".join(
-        f'<span><i style="background:{figures.color(state, theme)}"></i>{word}</span>'
+        f'<span><i style="background:{figures.color(state, theme)};border:1px solid {theme.line}"></i>{word}</span>'
         for state, word in words.items()
     )
     return f'<div class="rs-legend">{entries}<span><i style="background:{theme.null}"></i>none recorded</span></div>'

@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.screens.home import pattern_icons, sample_map
-from routesparse.app.shell import navigate, verdict_bar, view
+from routesparse.app.shell import navigate, no_runs, setting_words, verdict_bar, view
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design, glossary, numbers, tables
 from routesparse.engine.store import frames, queries, verdicts
@@ -38,10 +38,14 @@ def render() -> None:
         if st.button("Analyse my prompt", type="primary" if sample is None else "secondary", key="analyse"):
             navigate.go("new")
         if sample is None:
+            deleted = no_runs.trashed(store)
+            more = f" {deleted[0].upper()}{deleted[1:]}." if deleted else ""
             st.html(
-                '<div class="rs-sub">No sample is stored: it was deleted. Analyse a prompt to see a map.</div>',
+                f'<div class="rs-sub">No sample is stored: it was deleted. Analyse a prompt to see a map.{more}</div>',
                 width="stretch",
             )
+            if deleted:
+                navigate.link("Restore from the trash", "runs")
     left, right = st.columns([1.5, 1], gap="small")
     with left:
         if sample is not None:
@@ -96,8 +100,9 @@ def _latest(store: OwnerView, runs: pd.DataFrame) -> None:
 
 def _latest_html(store: OwnerView, runs: pd.DataFrame) -> str:
     rows = "".join(
-        f'<tr><td class="l"><a href="{escape(navigate.address("map", run=queries.short_id(store, row.run_id)))}" '
-        f'target="_self">{escape(row.prompt_name)}</a>{" · sample" if row.is_sample else ""}</td>'
+        f'<tr><td class="l wrap"><a href="{escape(navigate.address("map", run=queries.short_id(store, row.run_id)))}" '
+        f'target="_self">{escape(row.prompt_name)}</a>{" · sample" if row.is_sample else ""}<br><span class="rs-note">'
+        f"{escape(setting_words.of_run(row._asdict()))} · {escape(queries.label(row.run_id))}</span></td>"
         f'<td>{row.tokens:,} tokens</td><td class="l say">{verdict_bar.line_html(found)}</td></tr>'
         for row, found in zip(frames.rows(runs), verdicts.of_rows(runs), strict=True)
     )

@@ -23,6 +23,7 @@ from routesparse.engine.store import queries
 EVERY_S = 1.0
 _LIST_EVERY_S = 2.0
 _LISTED = 50
+_FAR_OVER, _GRACE_S = 3.0, 10.0  # times the estimate's upper end, and at least so many seconds over it
 
 
 def render() -> None:
@@ -93,7 +94,16 @@ def _watch(job_id: str) -> None:
             + jobs_view.steps_html(job)
             + _bar(job)
         )
-        st.html(facts.lines_html(_facts(opened, job)))
+        request = read_request(job.kind, job.request_json)
+        past = None if job.ended else _estimate(opened, job, request)
+        st.html(facts.lines_html(_facts(opened, job, request, past)))
+        took = jobs_view.elapsed_s(job)
+        if past and took and not job.ended and took > max(_FAR_OVER * past.high_s, past.high_s + _GRACE_S):
+            states.note(
+                f"Far over the estimate: {numbers.duration(took)} so far, where "
+                f"{numbers.several(past.jobs, 'earlier job')} took {numbers.span(past.low_s, past.high_s)}. Cancel it, "
+                "or look into its log."
+            )
         if not job.ended:
             jobs_view.worker_note(queue)
             st.button(
@@ -119,12 +129,10 @@ def _bar(job: Job) -> str:
     return f'<div class="rs-progress"><i style="width:{100 * job.done / job.total:.0f}%"></i></div>'
 
 
-def _facts(opened: Access, job: Job) -> list[tuple[str, str]]:
-    request = read_request(job.kind, job.request_json)
+def _facts(opened: Access, job: Job, request: Request, past: Estimate | None) -> list[tuple[str, str]]:
     took = jobs_view.elapsed_s(job)
     facts = [("elapsed", "not started" if took is None else numbers.duration(took))]
     if not job.ended:
-        past = _estimate(opened, job, request)
         facts.append(
             (
                 "estimate",
@@ -133,9 +141,18 @@ def _facts(opened: Access, job: Job) -> list[tuple[str, str]]:
             if past
             else ("estimate", "no estimate yet: the first job measures this machine")
         )
+    if job.state == "running":
+        facts.append(("worker last reported", _reported(opened, job)))
     if job.attempt > 1 or job.losses:
         facts.append(("attempt", f"{job.attempt}, after {numbers.several(job.losses, 'lost worker')}"))
     return [*facts, ("settings", ", ".join(_settings(request)))]
+
+
+def _reported(opened: Access, job: Job) -> str:
+    """How long ago the job's worker was heard; a live one reports every few seconds."""
+    queue = opened.queue
+    seen = next((worker.seen_at for worker in queue.workers() if worker.id == job.worker), None)
+    return "not known" if seen is None else f"{numbers.duration(max(0.0, queue.now() - seen))} ago"
 
 
 def _estimate(opened: Access, job: Job, request: Request) -> Estimate | None:

@@ -21,7 +21,13 @@ def card() -> None:
         "folder; ROUTESPARSE_HOME moves it.</div>"
     )
     st.code(f"mkdir -p {place} && ln -s /path/to/model {place}/NAME", language=None, wrap_lines=True)
-    wanted = st.text_input("A hub id", key="hub-id", placeholder="org/name").strip()
+    wanted = st.text_input(
+        "A hub id",
+        key="hub-id",
+        placeholder="org/name",
+        help="Of a model on the Hugging Face hub: where it is downloaded on this machine, a button adds it; where not, "
+        "the command is shown that downloads it. The page itself asks no network.",
+    ).strip()
     try:
         cached = downloaded()
     except InputError as error:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from html import escape
 
 import streamlit as st
 
 from routesparse.app.shell import jobs_view
-from routesparse.app.ui import numbers
+from routesparse.app.ui import numbers, states
 from routesparse.engine import paths
 from routesparse.engine.jobs.job import WorkerSeen
 
@@ -22,6 +21,11 @@ def memory_bytes() -> int:
 
 def card(alive: list[WorkerSeen]) -> None:
     """The live workers, and how to start others."""
+    if not alive:
+        st.html(
+            '<div class="rs-note">A worker runs on this machine, or on each host that shares its queue. None has '
+            "reported lately, so the device is not known.</div>"
+        )
     for worker in alive:
         device = worker.device
         what = "device not known yet"
@@ -32,10 +36,9 @@ def card(alive: list[WorkerSeen]) -> None:
     if len(alive) > 1:
         st.html('<div class="rs-note">A job runs on the first of them that is free.</div>')
     with st.expander("Start another worker", key="another-worker"):
-        home = shlex.quote(str(paths.home()))
         st.html('<div class="rs-note">On this machine, such as for its second GPU:</div>')
         st.code(
-            f"CUDA_VISIBLE_DEVICES=1 ROUTESPARSE_HOME={home} {jobs_view.START_WORKER}",
+            f"CUDA_VISIBLE_DEVICES=1 {states.here(jobs_view.START_WORKER)}",
             language=None,
             wrap_lines=True,
         )

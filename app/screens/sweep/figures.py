@@ -68,10 +68,12 @@ def _panel(
     best = front(known[column], known[error.column])
     dense = [] if cost == "area" else rows["dense_ms"].dropna().to_list()
     middle = float(np.median(dense)) if dense else None
-    most = max([*known[column], middle or 0.0]) or 1.0
+    ends = _ends([*known[column], *([] if middle is None else [middle])], cost)
     if cost != "area":
         y = replace(y, title="")  # beside the panel that says it
-    x = plot.linear(_TITLES[cost], 0, most * (1 + _ROOM), percent=cost == "area", most=4)
+    x = plot.linear(
+        _TITLES[cost] + (", not from 0" if ends[0] else ""), *ends, percent=cost == "area", most=4
+    )
     line = known[best].sort_values([column, error.column])
     marks = [plot.line(*plot.steps(line[column], line[error.column]), theme.accent, 1.6)]
     if below is not None:
@@ -92,6 +94,16 @@ def _panel(
         )
     )
     return plot.chart(x, y, [*marks, *_letters(known, (column, error.column), (x, y), theme)], 340, theme, 22)
+
+
+def _ends(costs: list[float], cost: str) -> tuple[float, float]:
+    """Of the axis of a cost: areas from nothing, times as far as they and dense lie apart, since they often lie
+    close together."""
+    low, most = min(costs), max(costs)
+    if cost == "area" or low == most:
+        return 0.0, (most or 1.0) * (1 + _ROOM)
+    air = _ROOM * (most - low)
+    return low - air, most + air
 
 
 def _letters(

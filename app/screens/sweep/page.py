@@ -18,6 +18,7 @@ from routesparse.app.ui.tables import framed
 from routesparse.engine.errors import StoreError
 from routesparse.engine.jobs.job import Job
 from routesparse.engine.store import queries, sweep_queries
+from routesparse.engine.verdict import SIGNS
 
 EVERY_S = 1.0
 _LISTED = 30
@@ -284,7 +285,9 @@ def _row_html(opened: Access, row: dict[Hashable, Any]) -> str:
     last = f'<td class="l">{" · ".join(links)}</td>'
     if not row["run_id"]:
         told = " · ".join(str(part) for part in (row["state"], row["failure"]) if part)
-        return f'<tr>{first}<td class="l say no" colspan="7">{escape(told)}</td>{last}</tr>'
+        failed = row["state"] == jobs_view.STATES["failed"]
+        mark = f'<span class="rs-warn">{SIGNS["red"]}</span> ' if failed else ""
+        return f'<tr>{first}<td class="l say no" colspan="7">{mark}{escape(told)}</td>{last}</tr>'
     error = settings.ERRORS
     cells = [
         numbers.share(row["density"]) if row["routed"] else "all, not routed",

@@ -1,6 +1,6 @@
 // Layer x head grid: colour and a slash say who reads a passage; a click or the arrow keys pick a head.
 
-const LEFT = 26, TOP = 18, EMPTY = 255;
+const LEFT = 26, TOP = 30, EMPTY = 255;
 const px = (value) => Math.round(value * 10) / 10;
 const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
 const escape = (text) => String(text).replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
@@ -9,7 +9,7 @@ function draw(root, data) {
   const width = Math.floor(root.clientWidth), [layers, heads] = data.shape, values = bytes(data.values);
   const cell = (width - LEFT) / heads, row = Math.min(30, Math.max(9, 460 / layers));
   Object.assign(root, { g: { cell, row, layers, heads, width }, values });
-  let out = "", marks = "", texts = "";
+  let out = "", marks = "", texts = '<text x="0" y="11">layer ↓, head →</text>';
   const every = Math.ceil(14 / Math.min(cell, row));
   for (let i = 0; i < heads; i += every) texts += `<text x="${px(LEFT + cell * (i + 0.5))}" y="${TOP - 5}" text-anchor="middle">${i}</text>`;
   for (let i = 0; i < layers; i += every) texts += `<text x="${LEFT - 5}" y="${px(TOP + row * (i + 0.5) + 3.5)}" text-anchor="end">${i}</text>`;
@@ -19,10 +19,11 @@ function draw(root, data) {
     out += `<rect x="${x}" y="${y}" width="${px(cell - 1)}" height="${px(row - 1)}" fill="${ground}"/>`;
     const share = (v / 2.54) * data.scale, told = cell >= 22 && row >= 16 && v !== EMPTY;
     // Through the cell, or in its corner where a number stands.
-    const size = told ? Math.max(6, Math.min(9, row / 2 - 6)) : Math.min(cell, row) - 5;
-    if (data.dropped[i] === "1") marks += `<path d="M${px(x + 2)} ${px(y + row - 3)}l${px(size)} ${px(-size)}" stroke="${ink}" stroke-width="${told ? 1.8 : 1}"/>`;
-    if (told)
-      marks += `<text x="${px(x + cell - 4)}" y="${px(y + row / 2 + 3.5)}" text-anchor="end" fill="${ink}">${share > 0 && share < 0.5 ? "&lt;1" : Math.round(share)}</text>`;
+    const size = told ? Math.max(5, Math.min(9, row / 2 - 6, cell - 23)) : Math.min(cell, row) - 5;
+    const dropped = data.dropped[i] === "1";
+    if (dropped) marks += `<path d="M${px(x + 2)} ${px(y + row - 3)}l${px(size)} ${px(-size)}" stroke="${ink}" stroke-width="${told ? 1.8 : 1}"/>`;
+    if (told) // rounded to its side of the limit: a cell that says 50 is not below it
+      marks += `<text x="${px(x + cell - 4)}" y="${px(y + row / 2 + 3.5)}" text-anchor="end" fill="${ink}">${share > 0 && share < (dropped ? 1 : 0.5) ? "&lt;1" : Math[dropped ? "floor" : "round"](share)}</text>`;
   }
   root.querySelector(".drawing").innerHTML =
     `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${TOP + row * layers + 2}" font-size="10.5" ` +

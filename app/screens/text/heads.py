@@ -30,9 +30,10 @@ def show(
     """shares float [layers, heads], NaN unknown; dropped bool alike. scale: what 1 stands for in the hover, which says
     ``value`` or ``unknown``."""
     theme = design.current_theme()
-    stored = np.where(np.isnan(shares), 255, np.rint(np.clip(np.nan_to_num(shares), 0, 1) * 254)).astype(
-        np.uint8
-    )
+    steps = np.clip(np.nan_to_num(shares), 0, 1) * 254
+    # Down where it is below the limit, so that the byte is too.
+    steps = np.where(dropped, np.floor(steps), np.rint(steps))
+    stored = np.where(np.isnan(shares), 255, steps).astype(np.uint8)
     high = theme.warn if is_loss else theme.scale[1]
     grounds = [design.blend(theme.panel, high, 0.06 + 0.94 * step) for step in np.linspace(0, 1, 32)]
     _heads(

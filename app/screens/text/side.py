@@ -33,7 +33,8 @@ def heads_card(
     with st.container(border=True, key="card-heads", gap="xsmall"):
         is_loss = not parts and shares.lost is not None
         if parts:
-            values = selection.summed(selection.part_shares(shares, parts))
+            per_part = selection.part_shares(shares, parts)
+            values = selection.summed(per_part)
             title, note = (
                 f"Who still reads {_named(shown, found, parts)}?",
                 "read by later rows, mean over the parts",
@@ -54,6 +55,7 @@ def heads_card(
         if parts:
             verdict = (
                 f"dropped by {int(dropped.sum()):,} of {numbers.several(known, 'head')}"
+                f"{_singly(per_part, shown.below)}"
                 if known
                 else "only the dense tail comes after it, which reads everything in every head"
             )
@@ -90,7 +92,7 @@ def heads_card(
                 if parts
                 else ""
             )
-            + f" · darkest {numbers.share(peak if is_loss else 1.0)}",
+            + f" · strongest shade {numbers.share(peak if is_loss else 1.0)}",
             rows,
             "heads",
             chart="heads",
@@ -107,6 +109,19 @@ def _named(shown: Shown, found: find.Found, parts: selection.Parts) -> str:
     if not found.phrase:
         return f"these {count}"
     return f"“<bdi>{escape(visible(' '.join(found.phrase.split())))}</bdi>” ({count})"
+
+
+def _singly(per_part: np.ndarray, below: float) -> str:
+    """Behind a count that is about the mean of several parts: how many heads dropped a single one.
+
+    A head that drops one part may read the others, so the mean is the milder figure.
+    """
+    if per_part.shape[-1] < 2:
+        return ""
+    counts = (np.nan_to_num(per_part, nan=1.0) < below).sum((0, 1))
+    few, most = int(counts.min()), int(counts.max())
+    single = f"{few:,}" if few == most else f"{few:,} to {most:,}"
+    return f" on the mean of {per_part.shape[-1]:,} occurrences; of a single occurrence by {single}"
 
 
 def _below_selector(shown: Shown) -> None:

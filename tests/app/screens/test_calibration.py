@@ -273,6 +273,24 @@ def test_residuals_that_are_all_nothing_are_drawn(calibrations):
     assert chart["y"]["range"] == (0, 1.0)
 
 
+def test_a_line_of_one_length_is_not_taken_for_the_other_where_delta_is_infinite(calibrations):
+    rows = wording.delta_rows([load_calibration("prose")])
+    known = rows.assign(**{f"delta_{q}": 0.01 for q in wording.QUANTILES})
+    absent = known.assign(**{"delta_0.99": None}, min_tokens=8_193, max_tokens=16_384)
+    told = wording.infinite(pd.concat([known, absent], ignore_index=True))
+    assert told == ["Prose: δ at q = 0.99 is infinite for 8,193–16,384 tokens: no claim there."]
+    assert wording.infinite(absent) == [], "no line is drawn then"
+
+
+def test_residual_labels_stand_right_of_their_lines_which_end_in_turn(calibrations):
+    one = load_calibration("prose")
+    chart = figures.residuals(figures.residual_rows([one]), wording.delta_rows([one]), design.DARK)
+    tops = [max(mark["y"]) for mark in chart["marks"] if mark["kind"] == "line"]
+    labels = [mark for mark in chart["marks"] if mark["kind"] == "label"]
+    assert len(labels) > 1 and tops == sorted(tops, reverse=True) and len(set(tops)) == len(tops)
+    assert all(mark["anchor"] == "start" and mark["text"].startswith("q 0.9") for mark in labels)
+
+
 def test_by_length_draws_delta_over_its_bucket_only(calibrations):
     one = load_calibration("prose")
     rows = wording.delta_rows([one])

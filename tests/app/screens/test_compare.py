@@ -53,6 +53,7 @@ def test_two_runs_of_the_same_prompt_are_paired(three, open_page):
     assert "one run, noise not measured" in html and "×" not in html, "no ratio without noise"
     assert "What differs, head by head" in html and "From which pattern to which" in html
     assert len(page.get("bidi_component")) > 2, "the grids"
+    assert "These are different prompts" not in html
     assert not page.get("plotly_chart"), "Plotly takes longer to load than the page to draw"
     assert page.selectbox(key="baseline-choice").value == "d4e5b678"
 
@@ -60,7 +61,7 @@ def test_two_runs_of_the_same_prompt_are_paired(three, open_page):
 def test_different_prompts_are_compared_unpaired_and_it_says_so(three, open_page):
     html = text_of(open_page("compare", runs=f"{RUN},{CODE}"))
     assert "Unpaired: the prompts differ" in html and "<br>unpaired" in html
-    assert "<br>paired" not in html
+    assert "<br>paired" not in html and "These are different prompts" in html
     assert "×</td>" not in html, "other text takes another time"
 
 
@@ -175,6 +176,16 @@ def test_run_without_candidates_cannot_be_replayed(calibrations, home, record, o
     assert "nothing can be replayed" in text_of(page)
 
 
+def test_calibrations_of_the_policy_priced_on_another_run_say_what_to_do(
+    calibrations, filled, open_page, monkeypatch
+):
+    load = selection.load_known
+    monkeypatch.setattr(selection, "load_known", lambda *wanted: replace(load(*wanted), gate_threshold=None))
+    html = text_of(open_page("compare", run=RUN, calibrations="prose,code"))
+    assert "prose and code are calibrations of the policy priced; this run is certified and scored" in html
+    assert "Choose two calibrations" not in html and "with_policy=priced" in html
+
+
 def test_unknown_calibration_is_explained(calibrations, filled, open_page):
     page = open_page("compare", run=RUN, calibrations="prose,<b>x")
     assert not page.exception
@@ -277,7 +288,9 @@ def concluded(page):
 
 def test_the_page_begins_with_what_the_comparison_comes_to(three, open_page):
     told = concluded(open_page("compare", runs=f"{RUN},{AGAIN}"))
-    assert re.search(r"τ 0\.85 reads \d+ % less than τ 0\.90; \d+ of 32 units choose another candidate", told)
+    assert re.search(
+        r"τ 0\.85 reads \d+&nbsp;% less than τ 0\.90; \d+ of 32 units choose another candidate", told
+    )
     assert "next token" in told.lower()
 
 
@@ -330,12 +343,12 @@ def test_no_ratio_is_given_across_prompts(three, open_page):
         (
             [3000.0, 3100.0],
             [2990.0, 3050.0],
-            "−30.0 ms, within the noise; medians of 2 and 2 runs, noise 100.0 ms",
+            "medians of 2 and 2 runs: −30.0 ms, within the noise of 100.0 ms",
         ),
         (
             [3000.0, 3200.0],
             [2000.0, 1950.0, 2010.0],
-            "−1.10 s, 1.55× as fast; medians of 2 and 3 runs, noise 200.0 ms",
+            "medians of 3 and 2 runs: −1.10 s, 1.55× as fast; beyond the noise of 200.0 ms",
         ),
     ],
 )

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from routesparse.app.screens.home import pattern_icons
-from routesparse.app.ui import design
+from routesparse.app.shell.access import access
+from routesparse.app.ui import design, states
 from routesparse.engine.method import families
 from routesparse.engine.store import bundle
 
@@ -23,6 +24,9 @@ def test_it_says_what_this_is_and_shows_an_annotated_run(filled, record, open_pa
     assert "RouteSparse reads a long prompt faster" in html and "Every run has a verdict" in html
     assert 'aria-label="Routing map of needles-16k.txt, 4 layers by 4 heads"' in html
     assert "of the causal area kept" in html
+    assert "certified, τ 0.90" in html and "d4e5b678</span></td>" in html, (
+        "two runs of one prompt are told apart"
+    )
     assert html.count('class="ring"') == 1 and "The ring: layer" in html
 
 
@@ -37,6 +41,25 @@ def test_an_empty_store_offers_the_own_prompt_and_says_why_no_sample(home, open_
     assert not page.exception
     assert [button.key for button in page.button] == ["analyse"]
     assert "No sample is stored" in text_of(page) and "The patterns" in text_of(page)
+
+
+def test_pages_without_runs_say_that_deleted_ones_are_in_the_trash(filled, open_page):
+    open_page("home")
+    store = access().store
+    deleted = store.run_ids()
+    for run_id in deleted:
+        store.delete_run(run_id)
+    told = f"{len(deleted)} runs are in the trash"
+    assert told in text_of(open_page("home"))
+    for name in ("routing_map", "compare"):
+        html = text_of(open_page(name))
+        assert f"No runs: {told}" in html and 'href="runs?"' in html
+
+
+def test_a_command_names_the_home_where_it_is_not_the_default(home, monkeypatch):
+    assert states.here(states.ANALYZE) == f"ROUTESPARSE_HOME={home} {states.ANALYZE}"
+    monkeypatch.delenv("ROUTESPARSE_HOME")
+    assert states.here(states.ANALYZE) == states.ANALYZE
 
 
 def test_names_stay_text(filled, open_page):

@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from routesparse.app.shell import setting_words
+from routesparse.app.screens.job import page as page_module
+from routesparse.app.shell import jobs_view, setting_words
 from routesparse.app.shell.jobs_view import STAGE_NAMES, failure_title
 from routesparse.engine import errors
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.jobs import log
 from routesparse.engine.jobs.database import QueueBusyError
+from routesparse.engine.jobs.estimate import Estimate
 from routesparse.engine.jobs.failures import classify
 from routesparse.engine.jobs.job import STAGES, FailureKind
 from routesparse.engine.jobs.queue import MAX_LOSSES, JobQueue
@@ -60,6 +62,25 @@ def test_running_job_shows_layer_elapsed_and_settings(home, queue, submitted, op
     assert "elapsed" in html and "no estimate yet" in html and f"policy {RouterConfig.policy}" in html
     assert "No worker is running" not in html, "its lease says that one is"
     assert "<b>ledger" not in html and "&lt;b&gt;ledger.txt" in html
+
+
+def test_a_job_far_over_its_estimate_says_so_and_when_its_worker_was_heard(
+    home, queue, submitted, open_page, monkeypatch
+):
+    queue.seen("worker-1")
+    queue.claim("worker-1")
+    monkeypatch.setattr(jobs_view, "elapsed_s", lambda job: 240.0)
+    monkeypatch.setattr(page_module, "job_estimate", lambda *_: Estimate(1.0, 2.0, 3))
+    html = text_of(open_page("job", job=submitted))
+    assert "Far over the estimate: 4 min 00 s so far, where 3 earlier jobs took" in html
+    assert "worker last reported" in html and "s ago" in html
+    monkeypatch.setattr(jobs_view, "elapsed_s", lambda job: 3.0)
+    assert "Far over" not in text_of(open_page("job", job=submitted))
+
+
+def test_the_list_says_why_a_job_failed(home, queue, submitted, open_page):
+    queue.fail(queue.claim("worker-1"), "numerics", "NaN in layer 3")
+    assert "<br>The model produced NaN or infinity<br>" in text_of(open_page("job"))
 
 
 def test_settings_read_as_on_every_other_page(home, queue, open_page):

@@ -340,6 +340,8 @@ def test_the_picture_holds_each_measured_setting_twice_and_both_fronts(measured,
         (0.2, 0.03),
         (0.2, 0.004),
     ]
+    area, time = chart["x"], chart["others"][0]["x"]
+    assert area["range"][0] == 0 and time["range"][0] > 400 and time["title"].endswith("not from 0")
     points = [mark for mark in chart["marks"] if mark["kind"] == "points"]
     assert [(one["panel"], len(one["x"]), len(one["told"])) for one in points] == [(0, 4, 4), (1, 4, 4)]
     assert points[0]["told"][1][:5] == ["B", "price 0.5", "KL of the next token", "0.004 nats", "20.0 %"]
@@ -422,7 +424,7 @@ def test_failed_settings_say_why(home, queue, submitted, open_page):
     queue.fail(queue.claim("worker-1"), "out_of_memory", "out of memory; shorten it")
     queue.cancel_sweep(submitted)
     html = text_of(open_page("sweep", sweep=submitted))
-    assert "failed · out of memory; shorten it" in html and html.count('colspan="7">cancelled') == 4
+    assert "✕</span> failed · out of memory; shorten it" in html and html.count('colspan="7">cancelled') == 4
 
 
 def test_a_run_links_to_its_sweep_and_others_do_not(measured, waiting, queue, open_page):

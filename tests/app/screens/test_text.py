@@ -90,6 +90,9 @@ def test_a_phrase_is_counted_and_its_link_says_where_not_what(filled, record, op
     table = page.dataframe[0].value
     assert len(table) == len(starts) and table["dropped_by"].between(0, 16).all()
     assert all("code of Oslo" in words[:30] for words in table["words"]), "a narrow window shows the phrase"
+    single = table["dropped_by"]
+    ends = str(single.min()) if single.min() == single.max() else f"{single.min()} to {single.max()}"
+    assert f"on the mean of {len(starts)} occurrences; of a single occurrence by {ends}" in html
     assert '"format": "%.1f %%"' in page.dataframe[0].proto.columns and table["read_by"].max() > 1, "percent"
 
     linked = open_page("text", run=RUN, find=f"{starts[0]}-12")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from streamlit.testing.v1 import AppTest
+
 from routesparse.engine.errors import StoreError
 from routesparse.engine.jobs.database import QueueBusyError
 from routesparse.engine.jobs.queue import JobQueue
@@ -86,3 +88,22 @@ def test_a_defect_in_a_fragment_is_logged_once_a_session_and_quotes_nothing(
 def test_no_page_has_a_fragment_without_a_boundary():
     files = [path for path in APP.rglob("*.py") if "st.fragment" in path.read_text("utf-8")]
     assert [path.name for path in files] == ["boundary.py"]
+
+
+def test_a_broken_store_tells_kept_and_lost_the_steps_and_the_database_last(tmp_path):
+    database = tmp_path / "a home" / "routesparse.duckdb"
+    cause = "IO Error: <b>not a valid DuckDB file"
+    page = AppTest.from_function(_broken, kwargs={"database": str(database), "cause": cause}).run()
+    html = [str(element.proto.body) for element in page.get("html")]
+    assert "Lost: names, notes, tags and pins" in html[0] and html[0].count("<li>") == 3
+    assert page.code[0].value.startswith(f"mkdir -p '{database.parent}/damaged' && mv '{database}'*")
+    assert "&lt;b&gt;not a valid DuckDB file" in html[-1]
+
+
+def _broken(database: str, cause: str):
+    from pathlib import Path
+
+    from routesparse.app.shell import broken_store
+    from routesparse.engine.errors import StoreDamagedError
+
+    broken_store.draw(StoreDamagedError("damaged", Path(database), cause))
