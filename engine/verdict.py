@@ -181,7 +181,7 @@ def _lost(facts: Facts) -> Finding | None:
     stored, total, _, noun = lost[0]
     return Finding(
         "red",
-        f"Rows of this run were lost: {left} are stored, and its pages show no others. Restore a backup, or run the "
+        f"Rows of this run were lost: {left} are stored, and its pages show only these. Restore a backup, or run the "
         "prompt again",
         f"{total - stored:,} of {total:,} {noun} lost",
         "rows lost",

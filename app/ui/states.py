@@ -28,6 +28,20 @@ def empty(title: str, lines: list[str], command: str | None = None) -> None:
         st.code(here(command), language=None, width=520, wrap_lines=True)
 
 
+def undecided(was_routed: bool, below: list[str]) -> None:
+    """A run, or a segment of it, without decisions: they were lost, or it was not routed, which ``below`` explains."""
+    if was_routed:
+        empty(
+            "Its decisions are not stored",
+            [
+                "This run was routed, and the store holds none of its decisions here. Restore a backup, or analyse the "
+                "prompt again."
+            ],
+        )
+    else:
+        empty("Nothing was routed in this run", below)
+
+
 def problem(title: str, lines: list[str]) -> None:
     """Something failed: say what happened, what was kept and what to do."""
     _box(title, lines, " bad")

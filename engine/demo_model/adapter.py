@@ -41,6 +41,10 @@ _MOST_CONFIG_BYTES = 1 << 20
 _MOST_FACTOR_BYTES = 1 << 26
 _MOST_WEIGHT_BYTES = 1 << 30
 _MOST_RANK = 1024
+_OTHER_ARITHMETIC = (
+    *("use_rslora", "use_dora", "fan_in_fan_out", "lora_bias", "bias"),
+    *("rank_pattern", "alpha_pattern", "modules_to_save", "layers_to_transform"),
+)
 _WEIGHT_NAME = re.compile(rf"model\.layers\.\d+\.\w+\.(?:{'|'.join(PROJECTIONS)})\.weight")
 
 
@@ -71,9 +75,12 @@ def adapt(model: Llama, rank: int) -> None:
             setattr(model.get_submodule(block), projection, adapted)
 
 
-def load_factors(model: Llama, adapter: Path) -> None:
-    """Let training go on from an adapter's factors. Errors: ModelError where they are not of this model and rank."""
-    _, rank, _ = _read_config(adapter)
+def load_factors(model: Llama, base: Path, adapter: Path) -> None:
+    """Let training go on from an adapter's factors. Errors: ModelError where they are not of this base and rank."""
+    scale, rank, made_for = _read_config(adapter)
+    _check_base(adapter, made_for, base, _read(base / _WEIGHTS, _MOST_WEIGHT_BYTES))
+    if scale != SCALE:
+        raise ModelError(f"{adapter / CONFIG} has alpha / r = {scale:g}; training goes on from {SCALE} alone")
     factors = _tensors(_read(adapter / FACTORS, _MOST_FACTOR_BYTES), adapter / FACTORS)
     for name, module in model.named_modules():
         if isinstance(module, Adapted):
@@ -87,6 +94,7 @@ def load_factors(model: Llama, adapter: Path) -> None:
                         f"{list(factor.shape)}; pass --adapter {rank}"
                     )
                 factor.data.copy_(found)
+    _check_all_used(factors, adapter)
 
 
 def export_adapter(model: Llama, base: Path, folder: Path) -> None:
@@ -134,12 +142,7 @@ def merge(base: Path, adapter: Path, out: Path) -> None:
         raise ModelError(f"--out {out} is the base's or the adapter's own folder; pass another")
     scale, rank, made_for = _read_config(adapter)
     content = _read(base / _WEIGHTS, _MOST_WEIGHT_BYTES)
-    found = hashlib.sha256(content).hexdigest()
-    if found != made_for:
-        raise ModelError(
-            f"adapter {adapter.name!r} was made for weights of sha256 {made_for[:16]}..., {base / _WEIGHTS} has "
-            f"{found[:16]}...; pass the --base that it was trained on"
-        )
+    _check_base(adapter, made_for, base, content)
     state = _tensors(content, base / _WEIGHTS)
     factors = _tensors(_read(adapter / FACTORS, _MOST_FACTOR_BYTES), adapter / FACTORS)
     for name in filter(_WEIGHT_NAME.fullmatch, list(state)):
@@ -151,8 +154,9 @@ def merge(base: Path, adapter: Path, out: Path) -> None:
                 f"{[outputs, inputs]} at rank {rank}; train the adapter again"
             )
         state[name] = (state[name].float() + scale * (second @ first)).to(state[name].dtype)
-    if factors:
-        raise ModelError(f"{adapter / FACTORS} has {min(factors)}, which the base has no weight for")
+        if not state[name].isfinite().all():
+            raise ModelError(f"{name} merged with {adapter.name!r} is not finite; train the adapter again")
+    _check_all_used(factors, adapter)
     out.mkdir(parents=True, exist_ok=True)
     for file in _COPIED:
         if (base / file).is_file():
@@ -160,6 +164,20 @@ def merge(base: Path, adapter: Path, out: Path) -> None:
     partial = out / f"{_WEIGHTS}.partial"
     save_file(state, partial, metadata={"format": "pt"})
     partial.replace(out / _WEIGHTS)
+
+
+def _check_base(adapter: Path, made_for: str, base: Path, content: bytes) -> None:
+    found = hashlib.sha256(content).hexdigest()
+    if found != made_for:
+        raise ModelError(
+            f"adapter {adapter.name!r} was made for weights of sha256 {made_for[:16]}..., {base / _WEIGHTS} has "
+            f"{found[:16]}...; pass the --base that it was trained on"
+        )
+
+
+def _check_all_used(factors: dict[str, Tensor], adapter: Path) -> None:
+    if factors:
+        raise ModelError(f"{adapter / FACTORS} has {min(factors)}, which the base has no weight for")
 
 
 def _factor_names(weight: str) -> tuple[str, str]:
@@ -179,7 +197,7 @@ def _factor(factors: dict[str, Tensor], key: str, adapter: Path) -> Tensor:
 
 
 def _read_config(adapter: Path) -> tuple[float, int, str]:
-    """alpha / r, r, and the sha256 of the base's weights."""
+    """alpha / r, r, and the sha256 of the base's weights. What changes PEFT's arithmetic is refused."""
     check = fields.record(
         {
             "peft_type": fields.one_of("LORA"),
@@ -196,6 +214,10 @@ def _read_config(adapter: Path) -> tuple[float, int, str]:
         raise ModelError(f"{adapter / CONFIG} can't be read ({error.strerror}); pass an --adapter") from error
     except ValueError as error:
         raise ModelError(f"{adapter / CONFIG}: {first_line(error)}; restore the file") from error
+    if others := [
+        name for name in _OTHER_ARITHMETIC if config.get(name) not in (None, False, "none", {}, [])
+    ]:
+        raise ModelError(f"{adapter / CONFIG} sets {', '.join(others)}: this merges plain LoRA alone")
     return config["lora_alpha"] / config["r"], config["r"], config[BASE_SHA256]
 
 

@@ -4,8 +4,7 @@
 
 Reads adapter_config.json, training.json and training_log.jsonl (a list of train's summary.json and the lines of its
 log.jsonl, both with the stage's letter), scores.json and scores_base.json (of `routesparse evaluate stories --methods
-dense`, on the merged model and on its base); every number in the card comes from one of them. Errors: InputError for a
-document without a credit.
+dense`, on the merged model and on its base). Errors: InputError for a document without a credit.
 """
 
 from __future__ import annotations
@@ -125,7 +124,8 @@ It belongs to weights of sha256 {config[BASE_SHA256]}; others are refused.
 
 ## Dense scores
 The suite `stories`, whose words, people and haystacks training never saw, in percent of the gold strings found; in
-brackets the base (n {min(row["n"] for row in base["tasks"])}). Seed {about["seed"]}, {", ".join(about["devices"])}.
+brackets the base (n {min(row["n"] for row in base["tasks"])}, {", ".join(base["about"]["devices"])}). Seed
+{about["seed"]}, {", ".join(about["devices"])}; at most {about["n"]} prompts a cell were asked for, n done.
 
 {score_table(scores, base)}
 
@@ -146,7 +146,8 @@ documents.
 
 ## Limits
 - The question forms and the verbs of the stories are those of training; words, names and prose are not. A high score
-  says that the model answers these kinds of questions, not that it reads stories.
+  says that the model answers these kinds of questions, not that it reads stories. Towns are drawn anew from the same
+  syllables.
 - Scores of the merged model compare with one another alone: every other table of this repository is of the base.
 - It has no instruction tuning and no safety training. Compare sparse with dense on it, paired.
 

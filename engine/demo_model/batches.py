@@ -129,7 +129,8 @@ def training_options(rng: random.Random, task: str, length: int) -> Training:
     questions = min(rng.choice((1, 2, 4, 8, 16, 32) if length <= 4096 else (1, 4, 16, 32, 64)), most)
     if task in STORY_TASKS:
         # The least story has ten chapters, which fit a short context only with little prose in each.
-        filler = rng.choice((30, 30 if task == "story_chain" else 70) if length <= 1024 else (60, 150, 500))
+        short = (30, 30) if task == "story_chain" else (30, 70)  # a chain's further sentences need room
+        filler = rng.choice(short if length <= 1024 else (60, 150, 500))
         return Training(
             questions=min(questions, length // 256), filler=filler, invented_share=rng.choice((0.0, 0.5, 1.0))
         )

@@ -353,7 +353,7 @@ def main(
         if args.adapter:
             adapt(model, args.adapter)
             if args.adapter_from:
-                load_factors(model, args.adapter_from)
+                load_factors(model, args.weights, args.adapter_from)
         made = optimisers(model, args, fused=group.device.type == "cuda")
         trainer = Trainer(model, group, made, adapted=args.weights if args.adapter else None)
         if args.resume and (args.out / "checkpoint.pt").exists():

@@ -334,7 +334,7 @@ class Store:
                         cursor.execute(f"INSERT INTO {table} BY NAME SELECT * FROM incoming")
                 runs = [key for key, manifest, _ in keyed if manifest.head == "run"]
                 if runs:
-                    cursor.execute(f"INSERT INTO run_summary FROM summaries_from({min(runs)})")
+                    cursor.execute(f"INSERT INTO run_summary BY NAME FROM summaries_from({min(runs)})")
                 for _, manifest, _ in keyed:
                     _list_bundle(cursor, manifest, origin)
                 cursor.execute(

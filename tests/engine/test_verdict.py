@@ -52,14 +52,14 @@ RULES = {
     "lost decisions": (
         {"stored_units": 43},
         "red",
-        "Rows of this run were lost: 43 of its 64 decisions are stored, and its pages show no others. "
+        "Rows of this run were lost: 43 of its 64 decisions are stored, and its pages show only these. "
         "Restore a backup, or run the prompt again",
     ),
     "lost decisions and layers": (
         {"stored_units": 0, "stored_layers": 5},
         "red",
-        "Rows of this run were lost: 0 of its 64 decisions and 5 of its 8 layers are stored, and its pages show no "
-        "others. Restore a backup, or run the prompt again",
+        "Rows of this run were lost: 0 of its 64 decisions and 5 of its 8 layers are stored, and its pages show only "
+        "these. Restore a backup, or run the prompt again",
     ),
     "uncertified heads": (
         {"uncertified_units": 46},

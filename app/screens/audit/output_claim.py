@@ -48,7 +48,7 @@ def certificates_card(store: OwnerView, shown: Scope) -> None:
 def _certificates(store: OwnerView, shown: Scope) -> None:
     st.html(
         '<div class="rs-note">certify makes the output-error claim of a function’s own output, kernel and number '
-        f"format included, of any attention on this prompt; of ours: <code>{escape(_OWN)}</code></div>"
+        f"format included, of any attention on this prompt; of ours: <code>{escape(states.here(_OWN))}</code></div>"
     )
     found = certificate_queries.of_same_prompt(store, shown.run.run_id)
     if found.empty:

@@ -74,14 +74,12 @@ def _nothing(shown: Scope) -> None:
     if shown.everything:
         states.empty(*shown.nothing)
         return
-    lines = ["The bundle holds no decisions. Analyse the prompt again."]
-    if not run.routed:
-        lines = [
-            f"{run.tokens:,} tokens are below break-even, the length from which routing is predicted to pay: dense "
-            "attention ran untouched, so nothing could fall back.",
-            "Analyse a longer prompt, or look at all runs of these weights.",
-        ]
-    states.empty("Nothing was routed in this run", lines)
+    below = [
+        f"{run.tokens:,} tokens are below break-even, the length from which routing is predicted to pay: dense "
+        "attention ran untouched, so nothing could fall back.",
+        "Analyse a longer prompt, or look at all runs of these weights.",
+    ]
+    states.undecided(run.routed, below)
 
 
 def _limit(run: RunRow) -> float:

@@ -29,12 +29,10 @@ def render() -> None:
     choices = queries.choices(store, run.run_id, shown.segment, shown.batch_index)
     if choices.empty:
         run_header.header(store, run, "Head")
-        states.empty(
-            "Nothing was routed in this run",
+        states.undecided(
+            run.routed,
             [
-                "The bundle holds no decisions for this segment. Analyse the prompt again."
-                if run.routed
-                else f"{run.tokens:,} tokens are below break-even, the length from which routing is predicted to pay."
+                f"{run.tokens:,} tokens are below break-even, the length from which routing is predicted to pay."
             ],
         )
         return

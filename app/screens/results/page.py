@@ -36,7 +36,7 @@ def _evaluations() -> None:
         states.field_error(f"{problem}.{' The others are shown.' if found else ''}")
     if problems:
         st.html('<div class="rs-note">A file of this home can be made anew from its predictions:</div>')
-        st.code(SCORE_AGAIN, language="bash", width=520)
+        st.code(states.here(SCORE_AGAIN), language="bash", width=520)
     if not found:
         title = "No evaluation can be read" if problems else "No evaluations yet"
         lines = [

@@ -40,15 +40,13 @@ def render() -> None:
     if absent:
         states.note(absent)
     if choices.empty:
-        lines = ["The bundle holds no decisions for this segment. Analyse the prompt again."]
-        if not run.routed:
-            lines = [
-                f"{run.tokens:,} tokens are below break-even, the length from which routing is predicted to pay: dense "
-                "attention ran untouched, without a probe.",
-                f"Prefill took {numbers.millis(run.total_ms)}. Analyse a longer prompt to see routing, "
-                "or run it again with break-even 0.",
-            ]
-        states.empty("Nothing was routed in this run", lines)
+        below = [
+            f"{run.tokens:,} tokens are below break-even, the length from which routing is predicted to pay: dense "
+            "attention ran untouched, without a probe.",
+            f"Prefill took {numbers.millis(run.total_ms)}. Analyse a longer prompt to see routing, "
+            "or run it again with break-even 0.",
+        ]
+        states.undecided(run.routed, below)
         return
     layers = queries.layers(store, run.run_id)
     picked = view.first_pick(choices)

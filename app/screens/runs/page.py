@@ -12,7 +12,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.screens.runs import certificates_card, filters, label_form, run_table, trash_card
-from routesparse.app.shell import boundary, jobs_view, navigate, new_run_address
+from routesparse.app.shell import boundary, jobs_view, navigate, new_run_address, no_runs
 from routesparse.app.shell.access import Access, access
 from routesparse.app.ui import exports, numbers, states, tables
 from routesparse.app.ui.plain_text import visible
@@ -36,8 +36,9 @@ def render() -> None:
     _active_jobs(opened)
     values = queries.filter_values(opened.store)
     if not values["model"]:
+        deleted = no_runs.trashed(opened.store)
         states.empty(
-            "No runs yet",
+            f"No runs: {deleted}, below" if deleted else "No runs yet",
             [
                 "Analyse a prompt on the New run page, or a text file on the command line: the run appears here by "
                 "itself, within a few seconds.",

@@ -38,13 +38,11 @@ def render() -> None:
     if absent := view.missing(run):
         states.note(absent)
     if at is None:
-        states.empty(
-            "Nothing was routed in this run",
+        states.undecided(
+            run.routed,
             [
-                "The bundle holds no decisions. Analyse the prompt again."
-                if run.routed
-                else f"{run.tokens:,} tokens are below break-even: dense attention ran, and every head reads every "
-                "word. Analyse a longer prompt, or run it again with break-even 0."
+                f"{run.tokens:,} tokens are below break-even: dense attention ran, and every head reads every word. "
+                "Analyse a longer prompt, or run it again with break-even 0."
             ],
         )
         return

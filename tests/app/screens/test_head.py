@@ -153,8 +153,10 @@ def test_empty_head_says_what_to_do(home, open_page):
 
 
 def test_run_below_break_even_says_so(home, record, open_page):
+    unrouted = replace(record.run, routed=False, units=0)
     bundle.write_bundle(
-        replace(record, choices=(), candidates=(), fallbacks=(), audits=(), probes=()), home / "spool"
+        replace(record, run=unrouted, choices=(), candidates=(), fallbacks=(), audits=(), probes=()),
+        home / "spool",
     )
     assert "Nothing was routed" in text_of(open_page("head", run=RUN))
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from routesparse.engine.demo_model import adapter, train
+from routesparse.engine.demo_model import adapter, adapter_card, train
 from routesparse.engine.demo_model.adapter import (
     CONFIG,
     FACTORS,
@@ -112,7 +112,7 @@ def test_training_goes_on_from_an_adapter_s_factors(base, exported):
     model = Llama(TINY)
     load_weights(model, base)
     adapt(model, RANK)
-    load_factors(model, exported)
+    load_factors(model, base, exported)
     found = {name: p for name, p in model.named_parameters() if ".lora_" in name}
     stored = load_file(exported / FACTORS)
     assert len(found) == len(stored) == 2 * 7 * TINY.layers
@@ -125,7 +125,25 @@ def test_factors_of_another_rank_are_refused(base, exported):
     load_weights(model, base)
     adapt(model, RANK + 1)
     with pytest.raises(ModelError, match=f"pass --adapter {RANK}"):
-        load_factors(model, exported)
+        load_factors(model, base, exported)
+
+
+def test_training_goes_on_from_no_other_scale_or_base(base, exported):
+    model = adapted_model(base)
+    change_config(lora_alpha=RANK)(base, exported)
+    with pytest.raises(ModelError, match="alpha / r = 1; training goes on from 2 alone"):
+        load_factors(model, base, exported)
+    with pytest.raises(ModelError, match="was made for weights of sha256"):
+        load_factors(model, DEMO, exported)
+
+
+def test_the_shipped_adapter_fits_the_bundled_model_and_its_card_is_of_its_files(tmp_path):
+    shipped = DEMO.parent / "demo-stories"
+    merge(DEMO, shipped, tmp_path / "merged")
+    before, after = (load_file(folder / "model.safetensors") for folder in (DEMO, tmp_path / "merged"))
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert before.keys() == after.keys() and len(changed) == 7 * 8
+    assert adapter_card.render(shipped) == (shipped / "README.md").read_text()
 
 
 def test_the_merged_folder_gives_the_adapted_model_s_logits(base, tmp_path):
@@ -194,6 +212,9 @@ def cut_factors(base: Path, folder: Path) -> None:
         (change_config(r=0), "r is 0"),
         (change_config(r=RANK + 1), f"at rank {RANK + 1}"),
         (change_config(lora_alpha=float("nan")), "lora_alpha is NaN"),
+        (change_config(lora_alpha=1e300), "is not finite"),
+        (change_config(use_rslora=True), "sets use_rslora: this merges plain LoRA alone"),
+        (change_config(alpha_pattern={"q_proj": 1}, bias="all"), "sets bias, alpha_pattern"),
         (cut_factors, "is corrupt"),
         (change_factors(lambda factors, name: factors.pop(name)), "lacks .*q_proj.lora_A"),
         (change_factors(lambda factors, name: factors.update({f"{name}.x": factors[name] + 0})), "no weight for"),

@@ -49,8 +49,11 @@ def adapter(tmp_path) -> Path:
         "adapter_config.json": config | {"routesparse_base_sha256": SHA256},
         "training.json": [run],
         "training_log.jsonl": step | {"answer_accuracy": 0.5},
-        "scores.json": {"about": {"seed": 3, "devices": ["GPU of a test"]}, "tasks": scores},
-        "scores_base.json": {"tasks": [{**cell, "method": "dense", "score": 2.5}]},
+        "scores.json": {"about": {"n": 48, "seed": 3, "devices": ["GPU of a test"]}, "tasks": scores},
+        "scores_base.json": {
+            "about": {"devices": ["CPU of a test"]},
+            "tasks": [{**cell, "method": "dense", "score": 2.5}],
+        },
     }
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content))
@@ -66,7 +69,7 @@ def test_the_card_says_what_the_files_say(adapter):
         *("rank 24, alpha 48", SHA256, "1,234 bytes", "--adapter data/models/demo-stories"),
         *(
             "| story_chain | 87.6 (2.5), n 17 |",
-            "the base (n 17)",
+            "the base (n 17, CPU of a test)",
             "| A | stories | adamw 0.003 | 7.6 | 4,321 | 6M | 7 |",
         ),
         *("| A | 20 | 1.5 | 1K | 0.20 | - | 1.234 | 50.0 |", "Jane Austen, 1813 | 691,843 | GITenberg"),
