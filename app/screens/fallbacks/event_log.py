@@ -9,7 +9,7 @@ import streamlit as st
 
 from routesparse.app.shell import navigate, view, way_back
 from routesparse.app.shell.scope import Scope
-from routesparse.app.ui import design, exports, glossary, numbers
+from routesparse.app.ui import design, exports, glossary, numbers, tables
 from routesparse.engine.store import fallback_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
 
@@ -33,6 +33,7 @@ def card(store: OwnerView, shown: Scope, total: int, uncertified: int) -> None:
             return
         events = fallback_queries.events(store, shown.run_ids, MOST)
         table = _rows(events, shown.everything)
+        st.html(tables.sideways())
         picked = st.dataframe(
             table,
             column_config=_columns(),
