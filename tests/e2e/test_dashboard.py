@@ -183,7 +183,7 @@ def test_deleted_run_comes_back_with_undo(address, page):
     page.get_by_role("button", name="Delete", exact=True).click()
     page.get_by_role("button", name="Move to the trash").click()
     page.get_by_text("Deleted run d4e5b678").wait_for()
-    page.get_by_text("No runs yet").wait_for()
+    page.get_by_text(" in the trash, below").wait_for()
     page.get_by_role("button", name="Undo").click()
     page.locator("[data-testid=stDataFrame] canvas").first.wait_for()
 

@@ -229,7 +229,7 @@ def columns() -> dict[str, Any]:
         "tags": (column.TextColumn, 70, None),
         "settings": (
             column.TextColumn,
-            176,
+            130,
             "Policy with its price, what a certificate must reach, audit depth",
         ),
         "calibration": (column.TextColumn, 62, TERMS["calibration"]),

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from routesparse.app.screens.calibration import figures, profile_figures, wording
-from routesparse.app.ui import design
+from routesparse.app.ui import design, states
 from routesparse.engine import paths
 from routesparse.engine.calibration.artifact import load_calibration
 from routesparse.engine.method.latency import LatencyProfile
@@ -120,8 +120,8 @@ def test_without_calibrations_the_page_says_what_to_do(home, open_page):
     html = text_of(page)
     assert "No calibrations yet" in html and "No latency profile yet" in html
     assert [block.value for block in page.code] == [
-        ".venv/bin/routesparse calibrate demo FILE... --domain NAME",
-        ".venv/bin/routesparse profile",
+        states.here(".venv/bin/routesparse calibrate demo FILE... --domain NAME"),
+        states.here(".venv/bin/routesparse profile"),
     ]
 
 
