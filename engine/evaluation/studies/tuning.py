@@ -8,11 +8,15 @@ goes on where it was cut off, and a larger --windows adds to it. Prices are chos
 --rows FILE``, which needs no model. Prices are chosen on windows of the calibration split only; --split test is for the
 check afterwards.
 
+--questions measures gold answers in place of texts, for ``--target answer=``: files of questions, such as
+``routesparse evaluate SUITE --stage prepare`` leaves, each whole; a file's name is its domain, in whatever folder.
+
 Windows are drawn independently, as many from each cluster: the document, or where documents are pieces of projects
 (domains code and docs) the project. Numbers are means over all positions of a window but the first token:
     kl         sum_v p_dense(v) (log p_dense(v) - log p(v)), in nats a token
     agreement  the share of positions whose likeliest next token is that of dense attention
     nats, nats_dense   the text's own loss, in nats a token, routed and dense
+Of a question they are means over the tokens of its gold answer.
 """
 
 from __future__ import annotations
@@ -20,9 +24,14 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
+from routesparse.engine.calibrate.prompts import Window
+from routesparse.engine.calibrate.questions import read_questions
 from routesparse.engine.crew.crews import Processes
 from routesparse.engine.crew.share import Team
+from routesparse.engine.errors import CalibrationError, shortened
 from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.studies import shared, tuning_windows
 from routesparse.engine.evaluation.studies.selection.measure import Bench
@@ -35,6 +44,9 @@ def main(argv: list[str] | None = None) -> None:
     parser = study.parser(__doc__)
     parser.add_argument("--split", choices=("calibration", "test"), default="calibration")
     parser.add_argument("--domains", nargs="+", default=["prose", "code", "dialog"])
+    parser.add_argument(
+        "--questions", type=Path, nargs="+", default=[], help=".jsonl files, in place of --domains"
+    )
     parser.add_argument("--windows", type=int, default=96, help="a domain, rounded up to as many a cluster")
     parser.add_argument(
         "--tokens", type=int, default=16_384, help="of a window; half where documents are shorter"
@@ -64,12 +76,27 @@ def main(argv: list[str] | None = None) -> None:
 def _drawn(arguments: argparse.Namespace) -> list[list[Drawn]]:
     """The windows of each domain. Errors: InputError, CalibrationError."""
     tokenizer = load_tokenizer(arguments.model).tokenizer
+    if arguments.questions:
+        return _asked(arguments.questions, arguments.tokens, tokenizer)
     found = []
     for domain in arguments.domains:
         documents, of = tuning_windows.read_split(arguments.data, domain, arguments.split, tokenizer)
         shape = (arguments.tokens, arguments.windows)
         found.append(tuning_windows.draw_windows(documents, of, *shape, tokenizer, arguments.seed))
     return found
+
+
+def _asked(files: Sequence[Path], tokens: int, tokenizer: Any) -> list[list[Drawn]]:
+    """All questions of each domain. Errors: CalibrationError, also for one longer than ``tokens`` with its answer."""
+    domains: dict[str, list[Window]] = {}
+    for path in files:
+        for one in read_questions(path, path.stem, tokenizer):
+            if one.tokens + len(one.answer_ids) > tokens:
+                raise CalibrationError(
+                    f"a question of {shortened(path)} has {one.tokens:,} tokens; pass a larger --tokens"
+                )
+            domains.setdefault(path.stem, []).append(one)
+    return [tuning_windows.questions(lot, len(lot)) for lot in domains.values()]
 
 
 def _in_turn(lots: Sequence[Sequence[Drawn]]) -> Iterator[list[Drawn]]:

@@ -168,3 +168,20 @@ def test_one_text_under_two_names_and_two_folders_of_one_name_are_refused(loaded
     (tmp_path / "a" / "x" / "2.txt").write_text("a/x")
     with pytest.raises(CalibrationError, match="documents '1' and '2' are the same text"):
         document_groups([tmp_path / "a" / "x"], "x", loaded.tokenizer)
+
+
+def test_files_of_questions_are_measured_whole_in_place_of_texts(folder, tmp_path, data):
+    lot = tmp_path / "long" / "counts.jsonl"
+    lot.parent.mkdir()
+    lot.write_text(
+        "\n".join(json.dumps({"prompt": f"{n} " * 200, "answer": f"{n}", "document": f"d{n}"}) for n in range(3))
+    )
+    out = tmp_path / "rows.jsonl"
+    run(folder, data, out, "--prices", "1", "--questions", str(lot), "--processes", "1", "--split", "test")
+    found = measured(out)
+    assert [(row["domain"], row["cluster"], row["split"]) for row in found] == [
+        ("counts", f"d{n}", "test") for n in range(3)
+    ]
+    assert all(row["answer_tokens"] >= 1 and row["tokens"] > 200 for row in found)
+    with pytest.raises(CalibrationError, match="larger --tokens"):
+        run(folder, data, tmp_path / "no.jsonl", "--questions", str(lot), "--tokens", "100")
