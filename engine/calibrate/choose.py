@@ -1,9 +1,11 @@
 """From measured losses to a price: Learn-then-Test with fixed-sequence testing (Angelopoulos et al., 2021).
 
 Prices are tested from the dearest (the lowest) upwards, each one's claim "the mean loss is at most the limit" at the
-full error 1 - q; the first that fails ends it, and the cheapest price that passed is chosen. The chance of choosing a
-price whose claim is false is at most 1 - q. Proof: such a price can be chosen only if the dearest of all prices with a
-false claim passed, and its test errs with probability at most 1 - q. This needs prices and windows that were fixed
+full error 1 - q; the first that fails ends it, and of those that passed the one is chosen that read the least of the
+causal area. The chance of choosing a price whose claim is false is at most 1 - q. Proof: one can have passed only if
+the dearest of all prices with a false claim did, and its test errs with probability at most 1 - q; so which of those
+that passed is chosen may depend on anything. The highest is not always the one that reads least: where so little is
+kept that certificates fail, heads are given more again. This needs prices and windows that were fixed
 before the losses were seen: trying again on more rows, or with other prices because these failed, is a second test, and
 two tests may err with 2 (1 - q). Nothing is assumed about how the loss depends on
 the price, nor about how the losses of one window at several prices depend on each other.
@@ -166,6 +168,11 @@ def kept_prices(bounds: np.ndarray, limit: float) -> np.ndarray:
     return np.cumprod(bounds <= limit, axis=-1).astype(bool)
 
 
+def least_area(kept: np.ndarray, areas: np.ndarray) -> np.ndarray:
+    """Of the prices that passed the one that reads least: kept bool [..., P], areas [P] -> int64 [...]; -1: none."""
+    return np.where(kept.any(-1), np.where(kept, areas, np.inf).argmin(-1), -1)
+
+
 def _check_kind(rows: Sequence[Row], target: Target) -> None:
     """Errors: CalibrationError for a target that says nothing about what was measured."""
     questions = any("answer_tokens" in row for row in rows)
@@ -217,6 +224,7 @@ def choose(
             "more documents at a higher --confidence, since every further try is a further test"
         )
     losses = np.stack([one.losses.mean((1, 2)) for one in samples])
+    areas = np.mean([one.areas for one in samples], axis=0)
     tested = tuple(
         PriceResult(
             price=float(price),
@@ -224,7 +232,7 @@ def choose(
             bound=float(joined[place]),
             largest=float(min(max(one.windows[place].max() for one in samples), 1e3)),
             above=float(np.mean([(one.windows[place] > target.limit).mean() for one in samples])),
-            area=float(np.mean([one.areas[place] for one in samples])),
+            area=float(areas[place]),
             kept=bool(kept[place]),
         )
         for place, price in enumerate(prices)
@@ -237,7 +245,7 @@ def choose(
         limit=target.limit,
         cap=cap,
         confidence=confidence,
-        price=float(prices[int(kept.sum()) - 1]),
+        price=float(prices[int(least_area(kept, areas))]),
         robust=robust,
         tested=tested,
         parts=tuple(one.part for one in samples),

@@ -4,7 +4,8 @@
         data/results/tuning_test_h200.jsonl.gz --out data/results/TUNE.md --shift data/results/tuning_shift.json
 
 The first file's windows chose the bundled prices (data/calibrations/tuned), the second's are of the test split. The
-table of one domain's price on another is also what the page Results draws: --shift.
+table of one domain's price on another is also what the page Results draws: --shift. Files of questions make the page of
+the prices that were chosen for answers, files of texts that of all others.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from routesparse.engine import paths
-from routesparse.engine.calibrate.choose import CAP, LEAST_CLUSTERS, Sample, Target, kept_prices, sample
+from routesparse.engine.calibrate.choose import CAP, LEAST_CLUSTERS, Sample, Target, kept_prices, least_area, sample
 from routesparse.engine.calibrate.tuning_rows import read_measured
 from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.tuned import TunedPrice
@@ -41,14 +42,39 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--shift", type=Path, help="JSON of the prices on every domain, for the page Results")
     arguments = parser.parse_args(argv)
-    chosen = [tuned.load(str(path)) for path in sorted(arguments.prices.glob("*.json"))]
-    if not chosen:
-        raise CalibrationError(f"{arguments.prices} holds no tuned prices; choose some with routesparse tune")
     files = [read_measured([path]) for path in (arguments.calibration, arguments.test)]
+    questions = {"answer_tokens" in row for rows, _ in files for row in rows}
+    chosen = [tuned.load(str(path)) for path in sorted(arguments.prices.glob("*.json"))]
+    chosen = [one for one in chosen if {one.measure == "answer"} == questions]
+    if not chosen:
+        raise CalibrationError(
+            f"{arguments.prices} holds no prices that were tuned on what these files measured; choose some with "
+            "routesparse tune"
+        )
     command = study.command()
     arguments.out.write_text("\n".join(page(chosen, *files[0], *files[1], command)).rstrip() + "\n")
     if arguments.shift is not None:
         paths.write_json(arguments.shift, shift.plain(shifted(chosen, *files[1], command)))
+
+
+_UNIT = {
+    "windows": f"A domain with at least {LEAST_CLUSTERS} documents (projects for code) is bounded over these; one with "
+    "fewer over windows that were drawn independently from those there are, so that its claim is about these alone.",
+    "questions": "A domain is a kind of question, bounded over the documents behind its questions.",
+}
+_LOSS = {
+    "windows": "nats a token, and for next-token agreement the share of tokens whose likeliest next token is another "
+    "one than dense's.",
+    "questions": "what the gold answer loses of its log-likelihood, nats a token of the answer, which runs dense "
+    "behind the prompt.",
+}
+_BEYOND = {
+    "windows": "With few documents (prose, code) the test documents above are the only evidence that the price carries "
+    "over to others.",
+    "questions": "A kind that no price loses (a bound that comes of the number of questions alone, at a mean of 0) "
+    "says nothing about sparse attention: it stands here as a control. A price that keeps these answers may lose "
+    "what a text's other tokens, or questions about the whole of it, need.",
+}
 
 
 def page(
@@ -69,40 +95,39 @@ def page(
     first = chosen[0]
     lots = tuning_check.by_target(chosen)
     goals = [f"{lot[0].goal} ({100 * lot[0].confidence:g} %)" for lot in lots]
+    one, units = first.units.removesuffix("s"), first.units
     return [
-        "# Quality targets in place of a price",
+        "# Quality targets in place of a price" + (": gold answers" if units == "questions" else ""),
         f"Written by `{command}`; do not edit by hand.",
         "",
         "`routesparse tune` chose, for each domain and target, the cheapest price at which a mean loss against dense "
-        f"attention stays at or below a limit: {'; '.join(goals)}. A window's loss counts up to {CAP:g} times the "
-        "limit; where the text's loss falls it counts as 0. Prices were tested from the dearest on, each at the full "
-        "error, up to the first that failed (Learn-then-Test, fixed sequence). The confidence holds for prices and "
-        "windows that were fixed before their losses were seen, and for one target at a time: of several targets on "
-        "the same windows each may err. A second try on more rows is a second test. A domain with at least "
-        f"{LEAST_CLUSTERS} documents (projects for code) is bounded over these; one with fewer over windows that were "
-        "drawn independently from those there are, so that its claim is about these alone. Losses are means over "
-        f"windows of up to {first.tokens:,} tokens: nats a token, and for next-token agreement the share of tokens "
-        "whose likeliest next token is another one than dense's. Area: the kept share of the causal area.",
+        f"attention stays at or below a limit: {'; '.join(goals)}. A {one}'s loss counts up to {CAP:g} times the "
+        "limit; where dense attention is the worse it counts as 0. Prices were tested from the dearest on, each at the "
+        "full error, up to the first that failed (Learn-then-Test, fixed sequence); of those that passed the one was "
+        f"taken that reads least. The confidence holds for prices and {units} that were fixed before their losses were "
+        f"seen, and for one target at a time: of several targets on the same {units} each may err. A second try on "
+        f"more rows is a second test. {_UNIT[units]} Losses are means over {units} of up to {first.tokens:,} tokens: "
+        f"{_LOSS[units]} Area: the kept share of the causal area.",
         "",
         *_sources(headers, test_headers),
         "## What was chosen",
         *_chosen_table([one for lot in lots for one in lot]),
         "## The check on test documents",
-        "Windows of documents that no choice has seen. *upper bound*: of the mean over the test windows, by the same "
+        f"{units.capitalize()} of documents that no choice has seen. *upper bound*: of their mean, by the same "
         f"method at {100 * first.confidence:g} %; *interval*: 95 %, bootstrap over clusters (documents; projects "
         "for code), given from 8 clusters on. *kept*: the upper bound is at most the target; *by its mean*: the mean "
-        "is, the bound is not. *below*: windows whose own loss is at most the target. *saved*: area against what the "
-        "strictest price for the same target reads on the same windows.",
+        f"is, the bound is not. *below*: {units} whose own loss is at most the target. *saved*: area against what the "
+        f"strictest price for the same target reads on the same {units}.",
         "",
         *_each(lots, lambda lot, target: _check_table(lot, target, test_rows)),
         "## The price of one domain on another",
-        "Each price on the test windows of every domain: the mean loss, its upper bound as above, and whether the "
+        f"Each price on the test {units} of every domain: the mean loss, its upper bound as above, and whether the "
         "target is kept. A price claims nothing about a domain that it was not tuned on; in **bold** what it was tuned "
         "on.",
         "",
         *_each(lots, lambda lot, _: _shift_table(tuning_check.used(lot, test_rows))),
         "## How often a choice would have been wrong",
-        f"{REPEATS} times: choose on a random half of a domain's calibration windows, judge by the mean of the other "
+        f"{REPEATS} times: choose on a random half of a domain's calibration {units}, judge by the mean of the other "
         "half. A wrong one is expected seldom; the guarantee is about the true mean, not about the other half's. The "
         "control takes the cheapest price whose mean on the "
         "same half is at most the target.",
@@ -110,13 +135,12 @@ def page(
         *_each(lots, lambda lot, target: _repeats_table(lot, target, rows)),
         "## Every price",
         "Mean loss in thousandths (millinats a token; of agreement, changed tokens in a thousand), and area, on "
-        "calibration / test windows.",
+        f"calibration / test {units}.",
         "",
         *_each(lots, lambda lot, target: _curves(lot[0].tested, target, rows, test_rows)),
         "## What this does not say",
-        "Nothing about another model, another kind of text, or prompts far longer than the windows. A mean over "
-        "windows says nothing about a single window, or about a token that must be right. With few documents (prose, "
-        "code) the test documents above are the only evidence that the price carries over to others.",
+        f"Nothing about another model, other kinds of text or question, or prompts far longer than these {units}. A "
+        f"mean over {units} says nothing about a single {one}, or about a token that must be right. {_BEYOND[units]}",
     ]
 
 
@@ -293,10 +317,10 @@ def repeated(
     bounds = cap * (1 - layer_lower_mass(1 - half / cap, error))
     wrong = []
     for scores in (bounds, half.mean((2, 3))):
-        place = kept_prices(scores, limit).sum(-1) - 1
+        place = least_area(kept_prices(scores, limit), found.areas)
         above = np.take_along_axis(truth, np.maximum(place, 0)[:, None], axis=1)[:, 0] > limit
         wrong.append(float((above & (place >= 0)).mean()))
-    return wrong[0], wrong[1], kept_prices(bounds, limit).sum(-1) - 1
+    return wrong[0], wrong[1], least_area(kept_prices(bounds, limit), found.areas)
 
 
 def _curves(
