@@ -169,8 +169,12 @@ def kept_prices(bounds: np.ndarray, limit: float) -> np.ndarray:
 
 
 def least_area(kept: np.ndarray, areas: np.ndarray) -> np.ndarray:
-    """Of the prices that passed the one that reads least: kept bool [..., P], areas [P] -> int64 [...]; -1: none."""
-    return np.where(kept.any(-1), np.where(kept, areas, np.inf).argmin(-1), -1)
+    """Of the prices that passed the one that reads least, of equal ones the highest.
+
+    kept: bool [..., P]; areas: [P]; returns int64 [...], -1 for none.
+    """
+    back = np.where(kept, areas, np.inf)[..., ::-1].argmin(-1)
+    return np.where(kept.any(-1), kept.shape[-1] - 1 - back, -1)
 
 
 def _check_kind(rows: Sequence[Row], target: Target) -> None:

@@ -234,7 +234,7 @@ def _measure(
         tokens = max(one.window.tokens + len(one.window.answer_ids) for one in drawn)
     report.line(f"loading model {wanted.model}")
     asked = tuning_windows.Asked(wanted.model, wanted.rope, seed, "calibration", tokens, command)
-    opened = asked.opening(Bench)
+    opened = asked.opening(Bench, captured=not are_questions(prompts))
     crew, count = wanted.processes.crew(opened)
     with Team(crew, count, report.line) as team:
         about = tuning_windows.ask(team, opened)

@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None) -> None:
     asked = tuning_windows.Asked(
         *(arguments.model, None, arguments.seed, arguments.split, arguments.tokens, study.command())
     )
-    opened = asked.opening(Bench)
+    opened = asked.opening(Bench, captured=not arguments.questions)
     crew, count = Processes(arguments.processes, arguments.ray).crew(opened)
     with Team(crew, count, study.note, deadline) as team:
         about = tuning_windows.ask(team, opened)

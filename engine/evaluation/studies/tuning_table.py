@@ -18,7 +18,15 @@ from typing import Any
 import numpy as np
 
 from routesparse.engine import paths
-from routesparse.engine.calibrate.choose import CAP, LEAST_CLUSTERS, Sample, Target, kept_prices, least_area, sample
+from routesparse.engine.calibrate.choose import (
+    CAP,
+    LEAST_CLUSTERS,
+    Sample,
+    Target,
+    kept_prices,
+    least_area,
+    sample,
+)
 from routesparse.engine.calibrate.tuning_rows import read_measured
 from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.tuned import TunedPrice

@@ -204,9 +204,13 @@ class Asked:
     tokens: int
     command: str
 
-    def opening(self, bench: type[Bench]) -> Callable[[int], Do]:
-        """What each process opens. bench: the class, made by each process for its own model."""
-        return functools.partial(_opened, self, bench)
+    def opening(self, bench: type[Bench], captured: bool = True) -> Callable[[int], Do]:
+        """What each process opens. bench: the class, made by each process for its own model.
+
+        captured: decide by CUDA graphs; False for questions, each of another length: graphs that none of them uses
+        again fill the device.
+        """
+        return functools.partial(_opened, self, functools.partial(bench, captured=captured))
 
 
 @dataclass(frozen=True)
@@ -269,7 +273,7 @@ def append(
         return team.do(Work("windows", opened, lots, keep))
 
 
-def _opened(asked: Asked, bench: type[Bench], place: int) -> Do:
+def _opened(asked: Asked, bench: Callable[[LoadedModel], Bench], place: int) -> Do:
     loaded = load_in_turn(asked.model, place, rope=asked.rope)
     return functools.partial(_done, asked, loaded, bench(loaded))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from routesparse.engine.calibrate import choose as choosing
-from routesparse.engine.calibrate.choose import CAP, Target, choose, kept_prices, sample
+from routesparse.engine.calibrate.choose import CAP, Target, choose, kept_prices, least_area, sample
 from routesparse.engine.calibration.artifact import stamp_of
 from routesparse.engine.calibration.tuned import MEASURES
 from routesparse.engine.config import RouterConfig
@@ -130,6 +130,16 @@ def test_windows_of_few_documents_say_nothing_of_another_document():
 def test_testing_stops_at_the_first_price_that_fails():
     bounds = np.array([0.2, 0.5, 1.2, 0.9])
     assert kept_prices(bounds, 1.0).tolist() == [True, True, False, False]
+
+
+def test_of_the_prices_that_passed_the_one_that_reads_least_is_chosen():
+    """Where so little is kept that certificates fail, heads are given more, and a higher price reads more."""
+    kept = np.array([[True, True, True], [True, True, False], [False, False, False]])
+    assert least_area(kept, np.array([0.3, 0.1, 0.2])).tolist() == [1, 1, -1]
+    assert least_area(kept, np.array([0.3, 0.1, 0.1])).tolist() == [2, 1, -1]
+    more = [one | ({"area": 0.9} if one["price"] == 1.0 else {}) for one in rows_of()]
+    found = chosen(more, "kl=0.01")
+    assert found.price == 0.5 and found.tested[2].kept
 
 
 @pytest.mark.parametrize("measure", [one for one in MEASURES if one != "answer"])

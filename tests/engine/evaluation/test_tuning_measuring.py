@@ -174,7 +174,9 @@ def test_files_of_questions_are_measured_whole_in_place_of_texts(folder, tmp_pat
     lot = tmp_path / "long" / "counts.jsonl"
     lot.parent.mkdir()
     lot.write_text(
-        "\n".join(json.dumps({"prompt": f"{n} " * 200, "answer": f"{n}", "document": f"d{n}"}) for n in range(3))
+        "\n".join(
+            json.dumps({"prompt": f"{n} " * 200, "answer": f"{n}", "document": f"d{n}"}) for n in range(3)
+        )
     )
     out = tmp_path / "rows.jsonl"
     run(folder, data, out, "--prices", "1", "--questions", str(lot), "--processes", "1", "--split", "test")

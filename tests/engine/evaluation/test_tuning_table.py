@@ -146,21 +146,31 @@ def test_the_page_tells_what_was_chosen_kept_and_saved(tmp_path):
         tuning_table.main([files[0], files[0], "--prices", str(tmp_path / "prices"), "--out", str(out)])
 
 
-def test_the_shipped_prices_and_page_are_what_the_shipped_rows_say():
-    """The page is written by the command that it names, prices are chosen again, the weights are today's."""
-    results = paths.DATA / "results"
-    files = [read_measured([results / f"tuning_{split}_h200.jsonl.gz"]) for split in ("calibration", "test")]
-    names = sorted(path.stem for path in (paths.DATA / "calibrations" / "tuned").glob("*.json"))
-    domains = ("code", "dialog", "mixed", "prose", "strictest")
-    measures = set(tuned.MEASURES) - {"answer"}  # no rows of gold answers ship
-    assert names == sorted(f"{domain}-{measure}" for domain in domains for measure in measures)
-    shipped = [tuned.load(name) for name in names]
-    text = (results / "TUNE.md").read_text()
-    command = text.splitlines()[1].split("`")[1]
-    assert "\n".join(tuning_table.page(shipped, *files[0], *files[1], command)).rstrip() + "\n" == text
-    assert shift.read(results / shift.FILE) == tuning_table.shifted(shipped, *files[1], command)
+TEXTS = ("code", "dialog", "mixed", "prose", "strictest")
+QUESTIONS = ("niah_multivalue", "strictest", "vt")
+
+
+def test_every_shipped_price_has_its_rows_and_says_what_it_promises():
+    found = {path.stem for path in (paths.DATA / "calibrations" / "tuned").glob("*.json")}
+    texts = {f"{domain}-{measure}" for domain in TEXTS for measure in set(tuned.MEASURES) - {"answer"}}
+    assert found == texts | {f"{domain}-answer" for domain in QUESTIONS}
     said = "price 0.35: at most 3 % of next tokens changed (agreement 0.97) on code (the 3 projects measured), in"
     assert tuned.load("code-agreement").says.startswith(said)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("", "TUNE.md"), ("answers_", "TUNE_ANSWERS.md")])
+def test_the_shipped_prices_and_page_are_what_the_shipped_rows_say(kind, name):
+    """The page is written by the command that it names, prices are chosen again, the weights are today's."""
+    results = paths.DATA / "results"
+    splits = ("calibration", "test")
+    files = [read_measured([results / f"tuning_{kind}{split}_h200.jsonl.gz"]) for split in splits]
+    names = sorted(path.stem for path in (paths.DATA / "calibrations" / "tuned").glob("*.json"))
+    shipped = [tuned.load(one) for one in names if one.endswith("-answer") == bool(kind)]
+    text = (results / name).read_text()
+    command = text.splitlines()[1].split("`")[1]
+    assert "\n".join(tuning_table.page(shipped, *files[0], *files[1], command)).rstrip() + "\n" == text
+    if not kind:
+        assert shift.read(results / shift.FILE) == tuning_table.shifted(shipped, *files[1], command)
     for one in shipped:
         again = choose(
             files[0][0],
@@ -175,7 +185,8 @@ def test_the_shipped_prices_and_page_are_what_the_shipped_rows_say():
             command=one.command,
         )
         assert again == one
-        assert one.mismatch(revision_of(resolve("demo")[0]), RouterConfig()) is None
+        config = RouterConfig(segment_tokens=32_768 if kind else 16_384)
+        assert one.mismatch(revision_of(resolve("demo")[0]), config) is None
 
 
 def test_a_choice_on_half_of_the_windows_is_seldom_wrong_where_the_mean_alone_often_is():
