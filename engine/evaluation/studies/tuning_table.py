@@ -146,6 +146,7 @@ def page(
         f"calibration / test {units}.",
         "",
         *_each(lots, lambda lot, target: _curves(lot[0].tested, target, rows, test_rows)),
+        *(_right_table(first.tested, rows, test_rows) if units == "questions" else ()),
         "## What this does not say",
         f"Nothing about another model, other kinds of text or question, or prompts far longer than these {units}. A "
         f"mean over {units} says nothing about a single {one}, or about a token that must be right. {_BEYOND[units]}",
@@ -349,6 +350,28 @@ def _curves(
         [f"{price:g}", *(cells[domain][place] for domain in domains)] for place, price in enumerate(prices)
     ]
     return _table(("price", *domains), made)
+
+
+def _right_table(tested: Sequence[Any], rows: Sequence[Row], test_rows: Sequence[Row]) -> list[str]:
+    """How many questions have their whole answer right, by price and domain."""
+    domains = list(dict.fromkeys(row["domain"] for row in rows))
+    made = []
+    for price in (row.price for row in tested):
+        cells = []
+        for domain in domains:
+            sides = [
+                [row["right"] == 1 for row in lot if (row["domain"], row["price"]) == (domain, price)]
+                for lot in (rows, test_rows)
+            ]
+            cells.append(" / ".join(f"{sum(side)} of {len(side)}" for side in sides))
+        made.append((f"{price:g}", *cells))
+    return [
+        "## Answers that are right throughout",
+        "Questions each token of whose gold answer is the likeliest one behind the prompt and the tokens before it, on "
+        "calibration / test questions: a stricter count than a score that gives a part of the points.",
+        "",
+        *_table(("price", *domains), made),
+    ]
 
 
 if __name__ == "__main__":
