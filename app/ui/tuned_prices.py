@@ -33,17 +33,16 @@ def card(owner: str | None, model_revision: str | None = None) -> None:
         rows = listed(found)
         models = ", ".join(dict.fromkeys(f"{one.model} {one.model_revision[:8]}" for one in found))
         st.html(
-            f'<div class="rs-note">For {escape(models)}. Each price kept its target on the windows that were measured; '
-            "on fresh documents it may miss it, as the page Results shows for the bundled model.</div>"
+            f'<div class="rs-note">For {escape(models)}. Each price kept its target on what was measured; '
+            "on fresh texts it may miss it: for the bundled model's text targets the page Results shows where.</div>"
         )
         st.html(as_html(rows))
         exports.chart_foot(
             "tuned-prices",
-            "loss and bound: mean over the domain’s windows, against dense, capped, in nats a token; of an agreement "
-            "the share that differs · unit window: the claim is about "
-            "the documents (of code: projects) that were measured, not about others · area: kept share of the causal "
-            "area · saved: area against the strictest price for the same target, on the same windows · source: "
-            "the files of tuned prices",
+            "loss and bound: mean over the domain’s n windows or questions, against dense, capped, in nats a token; "
+            "of an agreement the share that differs · unit window: the claim is about the documents (of code: projects) that "
+            "were measured, not about others · area: kept share of the causal area · saved: area against the strictest "
+            "price for the same target, on the same windows or questions · source: the files of tuned prices",
             rows,
             "tuned",
         )
@@ -99,7 +98,7 @@ def as_html(rows: pd.DataFrame) -> str:
     """The same as a table."""
     head = (
         '<th class="l">name</th><th class="l">on</th><th class="l">target</th><th>price</th><th>loss</th>'
-        '<th>bound</th><th>area</th><th>saved</th><th>windows</th><th>documents</th><th class="l">unit</th>'
+        '<th>bound</th><th>area</th><th>saved</th><th>n</th><th>documents</th><th class="l">unit</th>'
     )
     body = [
         f'<tr><td class="l">{escape(row["name"])}</td><td class="l wrap">{escape(row["domain"])}</td>'

@@ -204,7 +204,9 @@ def choose(
     measured: Sequence[str],
     command: str,
 ) -> TunedPrice:
-    """The cheapest price that keeps the target. header: of the rows' files (studies/tuning.py); measured: commands.
+    """The price that reads least of those that keep the target.
+
+    header: of the rows' files (studies/tuning.py); measured: commands.
 
     Errors: CalibrationError where no price does, or too little was measured.
     """

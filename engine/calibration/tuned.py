@@ -158,7 +158,7 @@ class TunedPrice:
             )
         if config.segment_tokens < self.tokens:
             return (
-                f"{self.name!r} was tuned on windows of {self.tokens:,} tokens in one segment, this run's have "
+                f"{self.name!r} was tuned on {self.units} of {self.tokens:,} tokens in one segment, this run's have "
                 f"{config.segment_tokens:,}; use longer segments, or pass --price"
             )
         unread = {*unread_by(config), *FREE}
@@ -174,9 +174,7 @@ class TunedPrice:
         """Why nothing was measured about a prompt of so many tokens; None where something was."""
         if tokens <= MOST_TIMES_LONGER * self.tokens:
             return None
-        return (
-            f"{self.name!r} was tuned on windows of up to {self.tokens:,} tokens, this prompt has {tokens:,}"
-        )
+        return f"{self.name!r} was tuned on {self.units} of up to {self.tokens:,} tokens, this prompt has {tokens:,}"
 
     def check(self, model_revision: str, config: RouterConfig) -> None:
         """Errors: CalibrationError naming the first thing that differs."""

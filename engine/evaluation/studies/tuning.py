@@ -9,7 +9,8 @@ goes on where it was cut off, and a larger --windows adds to it. Prices are chos
 check afterwards.
 
 --questions measures gold answers in place of texts, for ``--target answer=``: files of questions, such as
-``routesparse evaluate SUITE --stage prepare`` leaves, each whole; a file's name is its domain, in whatever folder.
+``routesparse evaluate SUITE --stage prepare`` leaves, each whole; a file's name is its domain, in whatever
+folder, and questions of one document count together.
 
 Windows are drawn independently, as many from each cluster: the document, or where documents are pieces of projects
 (domains code and docs) the project. Numbers are means over all positions of a window but the first token:

@@ -207,8 +207,8 @@ class Asked:
     def opening(self, bench: type[Bench], captured: bool = True) -> Callable[[int], Do]:
         """What each process opens. bench: the class, made by each process for its own model.
 
-        captured: decide by CUDA graphs; False for questions, each of another length: graphs that none of them uses
-        again fill the device.
+        captured: decide by CUDA graphs; False for questions, most of another length: graphs that no other one uses
+        fill the device.
         """
         return functools.partial(_opened, self, functools.partial(bench, captured=captured))
 
