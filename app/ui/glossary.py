@@ -36,8 +36,8 @@ TERMS: dict[str, str] = {
     "price": "What a KV block must be worth to be read: the share of a query block's attention that it must hold, "
     "scaled to the prompt's length. One price for all heads and layers of a run, so a head pays for what it uses; a "
     "higher price reads less (ours).",
-    "quality": "A quality target in place of a price: the one that reads least among the prices at which a loss against "
-    "dense attention stayed below a limit on texts of a domain, in the mean over windows, each counted up to a "
+    "quality": "A quality target in place of a price: the one that reads least among the prices at which a loss "
+    "against dense attention stayed below a limit on texts of a domain, in the mean over windows, each counted up to a "
     "cap, by an upper confidence bound (routesparse tune). Learn-then-Test with fixed-sequence testing; of "
     "several domains the mean, or each; where a domain has few documents (of code: projects) the claim is about "
     "those. Of the bundled ones those that end in kl bound the KL to dense by 0.01 nats a token, agreement the "
