@@ -180,7 +180,7 @@ class Evaluation:
         return (
             f"{self.run} prompts {asked} asked for"
             f"{f'; {missing} tokens: not run' if missing else ''}, "
-            f"seed {self.seed}, model {self.model}, {devices}, commit {commits}, {self.created_at[:10]}"
+            f"seed {self.seed}, model {self.model}, {devices}, commit {commits}, scored {self.created_at[:10]}"
         )
 
     @property

@@ -81,8 +81,11 @@ def _asked_for(job: Job, row: Mapping[str, Any]) -> bool:
 
 
 def _note_left_out(rows: list[Row]) -> None:
-    for (length, point), count in Counter((row["length"], _point(row)) for row in rows).items():
+    """A line a length; of many methods only how many."""
+    for length, count in sorted(Counter(row["length"] for row in rows).items()):
+        points = sorted({_point(row)[:2] for row in rows if row["length"] == length})
+        names = ", ".join(f"{name}={setting:g}" for name, setting in points[:4])
         study.note(
-            f"{count} predictions of {point[0]}={point[1]:g} at {length:,} tokens are of an older configuration "
-            "(weights, rule or kernels) and left out"
+            f"{count} predictions of {names if len(points) < 4 else f'{len(points)} methods'} at {length:,} tokens are "
+            "of an older configuration (weights, rule or kernels) and left out"
         )
