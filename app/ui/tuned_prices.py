@@ -40,10 +40,10 @@ def card(owner: str | None, model_revision: str | None = None) -> None:
         exports.chart_foot(
             "tuned-prices",
             "loss and bound: mean over the domain’s n windows or questions, against dense, capped, in nats a "
-            "token; of an agreement the share that differs · unit window: the claim is about the documents (of "
-            "code: projects) that were measured, not about others · area: kept share of the causal area · saved: "
-            "area against the strictest price for the same target, on the same windows or questions · source: the "
-            "files of tuned prices",
+            "token; of an agreement the share that differs; where it holds for each domain, that of the one that "
+            "loses most · unit window: the claim is about the documents (of code: projects) that were measured, "
+            "not about others · area: kept share of the causal area · saved: area against the strictest price for "
+            "the same target, on the same windows or questions · source: the files of tuned prices",
             rows,
             "tuned",
         )

@@ -47,7 +47,8 @@ class Asked:
         """The configuration for the device that the model lies on."""
         if self.own_segment:
             return self.config
-        return dataclasses.replace(self.config, segment_tokens=default_segment(loaded.on_gpu))
+        config = dataclasses.replace(self.config, segment_tokens=default_segment(loaded.on_gpu))
+        return config if self.tuned_price is None else self.tuned_price.applied(config, own_segment=False)
 
     def digest(self) -> str:
         """Hex digits, the same for the same model, calibration and settings. Errors: ModelError, CalibrationError."""

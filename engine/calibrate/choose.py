@@ -177,16 +177,15 @@ def least_area(kept: np.ndarray, areas: np.ndarray) -> np.ndarray:
     return np.where(kept.any(-1), kept.shape[-1] - 1 - back, -1)
 
 
-def _check_kind(rows: Sequence[Row], target: Target) -> None:
-    """Errors: CalibrationError for a target that says nothing about what was measured."""
-    questions = any("answer_tokens" in row for row in rows)
+def check_kind(questions: bool, target: Target) -> None:
+    """Errors: CalibrationError for a target that says nothing about texts, or about questions."""
     if questions and target.measure != "answer":
         raise CalibrationError(
-            f"{target.measure}={target.value:g} is about texts, and questions were measured; pass --target answer=0.05"
+            f"{target.measure}={target.value:g} is about texts, and these are questions; pass --target answer=0.05"
         )
-    if target.measure == "answer" and not all("answer_tokens" in row for row in rows):
+    if not questions and target.measure == "answer":
         raise CalibrationError(
-            "answer= is about gold answers, and texts were measured; pass --prompts with a .jsonl file of questions, "
+            "answer= is about gold answers, and these are texts; pass --prompts with a .jsonl file of questions, "
             "or --target nats="
         )
 
@@ -217,7 +216,8 @@ def choose(
         raise CalibrationError(f"no price was measured on {', '.join(domains)}; measure some first")
     if any(row["split"] == "test" for row in mine):
         raise CalibrationError("these windows are of the test split; choose on the calibration split alone")
-    _check_kind(mine, target)
+    for questions in {"answer_tokens" in row for row in mine}:
+        check_kind(questions, target)
     samples = [sample(mine, one, prices, target) for one in domains]
     cap, error = CAP * target.limit, 1.0 - confidence
     bounds = np.stack([one.bounds(cap, error if robust else error / len(samples)) for one in samples])

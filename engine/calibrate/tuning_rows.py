@@ -84,8 +84,9 @@ def read_measured(
                 ) from None
             kind.append(value)
     if not headers:
+        told = ", ".join(str(path) for path in files)
         raise CalibrationError(
-            f"{', '.join(str(path) for path in files) or 'no file'} holds no measured windows; pass --prompts first"
+            f"nothing is measured{f' in {told}' if told else ''} yet; pass --prompts first"
         )
     for name in SAME:
         if any(header.get(name) != headers[0].get(name) for header in headers):
@@ -116,7 +117,7 @@ def _lines(path: Path, tell: Callable[[str], object]) -> list[tuple[int, Any]]:
             found.append((number, json.loads(line, object_pairs_hook=fields.no_field_twice)))
         except (ValueError, RecursionError) as error:
             # A run that was killed leaves a torn line, which its next start ends.
-            if not line.endswith("}"):
+            if number > 1 and not line.endswith("}"):
                 torn += 1
                 continue
             raise CalibrationError(f"line {number} of {shortened(path)} is no JSON: {error}") from None

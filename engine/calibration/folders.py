@@ -29,9 +29,7 @@ def folders(owner: str | None) -> tuple[Path, ...]:
 def check_name(name: str) -> None:
     """A calibration is named after its domain, and its file after it. Errors: InputError."""
     if not _NAME.fullmatch(name):
-        raise InputError(
-            f"domain {name[:80]!r} is no name; use letters, digits, '-' and '_', at most 64 of them"
-        )
+        raise InputError(f"{name[:80]!r} is no name; use letters, digits, '-' and '_', at most 64 of them")
 
 
 def check_not_bundled(name: str, otherwise: str = "") -> None:

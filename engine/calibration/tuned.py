@@ -134,15 +134,28 @@ class TunedPrice:
         return (
             f"price {self.price:g}: {self.goal} on {joined}{on}, in the mean over {self.units} of up to "
             f"{self.tokens:,} tokens, each counted up to {self.cap:g}, with confidence {self.confidence:g}"
+            + ("; it says nothing about other tokens" if self.measure == "answer" else "")
         )
 
-    def applied(self, config: RouterConfig, given: float | None = None) -> RouterConfig:
-        """The configuration at this price. given: a price that was asked for too. Errors: ConfigError."""
+    def applied(
+        self, config: RouterConfig, given: float | None = None, own_segment: bool = True
+    ) -> RouterConfig:
+        """The configuration at this price.
+
+        given: a price that was asked for too. own_segment: False where nobody asked for the configuration's segments,
+        which then grow to what was measured in one. Errors: CalibrationError.
+        """
         if given is not None and given != self.price:
             raise CalibrationError(
                 f"price {given:g} contradicts {self.name!r}, which says {self.price:g}; leave one of the two out"
             )
-        return dataclasses.replace(config, price=self.price)
+        segment = config.segment_tokens if own_segment else max(config.segment_tokens, self.segment)
+        return dataclasses.replace(config, price=self.price, segment_tokens=segment)
+
+    @property
+    def segment(self) -> int:
+        """The least tokens of a segment that the claim holds for."""
+        return -(-self.tokens // RouterConfig.block_q) * RouterConfig.block_q
 
     def mismatch(self, model_revision: str, config: RouterConfig) -> str | None:
         """Why the claim does not hold for this run, in one sentence; None where it does."""
@@ -159,7 +172,7 @@ class TunedPrice:
         if config.segment_tokens < self.tokens:
             return (
                 f"{self.name!r} was tuned on {self.units} of {self.tokens:,} tokens in one segment, this run's have "
-                f"{config.segment_tokens:,}; use longer segments, or pass --price"
+                f"{config.segment_tokens:,}; pass --segment {self.segment} or more, or --price"
             )
         unread = {*unread_by(config), *FREE}
         for name, value in stamp_of(config).items():

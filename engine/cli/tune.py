@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from routesparse.engine import paths
-from routesparse.engine.calibrate.choose import Row, Target, choose
+from routesparse.engine.calibrate.choose import Row, Target, check_kind, choose
 from routesparse.engine.calibrate.questions import are_questions, read_questions
 from routesparse.engine.calibrate.tuning_rows import WINDOW, read_measured
 from routesparse.engine.calibration import tuned
@@ -101,8 +101,9 @@ def tune(
     command = _command(context)
     drawn = None
     if prompts:
-        if are_questions(prompts) and _is_given(context, "tokens"):
+        if (asked := are_questions(prompts)) and _is_given(context, "tokens"):
             raise InputError("questions are measured whole; leave --tokens out")
+        check_kind(asked, wanted)  # before minutes are spent on measuring
         scaling = None if rope is None else RopeScaling.parse(rope)
         load = _Loading(model, scaling, Processes(processes, ray))
         drawn, grid = _measure(report, prompts, domain, files[0], load, windows, tokens, grid, seed, command)
@@ -128,6 +129,8 @@ def tune(
         measured=[header["command"] for header in headers],
         command=command,
     )
+    if path.exists():
+        report.line(f"{path} is replaced")
     made.save(path)
     if json_output:
         print_json({**dataclasses.asdict(made), "says": made.says, "path": str(path)})
@@ -284,6 +287,10 @@ def _print(made: TunedPrice, path: Path) -> None:
         numbers: list[Any] = [row.loss, row.bound, row.largest, row.area]
         table.add_row(f"{row.price:g}", *(f"{value:.4f}" for value in numbers), "yes" if row.kept else "no")
     console.print(table)
+    if any(row.kept and row.price > made.price for row in made.tested):
+        console.print(
+            f"price {made.price:g} reads least of those that were kept; a higher one gives heads more again"
+        )
     for part in made.parts:
         console.print(
             f"{part.domain}: {part.windows} {made.units} of {part.documents} documents; unit: {part.unit}"

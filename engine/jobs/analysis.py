@@ -92,7 +92,7 @@ class WarmAnalysis:
             price = tuned.find_known(calibration, request.owner)
             calibration = calibration if price is None else None
         if price is not None:
-            config = price.applied(config, request.price)
+            config = price.applied(config, request.price, own_segment=request.segment is not None)
             price.check(loaded.revision, config)
         try:
             return self._analyze_prompt(

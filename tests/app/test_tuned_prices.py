@@ -186,6 +186,20 @@ def test_a_target_that_was_tuned_on_far_shorter_windows_says_so(demo_home, open_
     assert "tuned on windows" not in text_of(page) and not page.button(key="submit").disabled
 
 
+def test_a_target_of_longer_windows_takes_longer_segments_where_none_were_asked_for(
+    demo_home, open_page, prices, went
+):
+    prices(make("long-kl", 1.4, tokens=32_768))
+    page = open_page("new_run", source="Paste", quality="long-kl")
+    page.text_area(key="pasted").set_value(TEXT).run()
+    assert "in one segment" not in text_of(page) and not page.button(key="submit").disabled
+    short = open_page("new_run", source="Paste", quality="long-kl", segment=16_384)
+    assert "tuned on windows of 32,768 tokens in one segment" in text_of(short)
+    next(b for b in short.button if b.label == "Use segments of 32,768 tokens").click().run()
+    assert short.number_input(key="segment").value == 32_768
+    assert "in one segment" not in text_of(short)
+
+
 def test_a_job_whose_target_changed_meanwhile_says_so(home, prices):
     prices()
     asked = RunRequest(model="demo", quality="prose-kl", price=1.4)

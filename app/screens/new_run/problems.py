@@ -172,16 +172,18 @@ def of_limit(
 def of_target(request: RunRequest, target: TunedPrice) -> Problem | None:
     """Why the price that keeps a target promises nothing here; None where it does."""
     revision = revision_of(resolve(request.model)[0])
-    # A segment that was left to the worker is long on a GPU; on a CPU the worker says what is wrong.
-    wrong = target.mismatch(revision, request.config(on_gpu=True))
+    config = target.applied(request.config(), own_segment=request.segment is not None)
+    wrong = target.mismatch(revision, config)
     if wrong is None and request.rope is not None:
         wrong = (
             f"Quality {target.name} was tuned without RoPE scaling, which makes another model of this one."
         )
     if wrong is None:
         return None
+    longer = Fix(f"Use segments of {target.segment:,} tokens", {"segment": target.segment})
     price = Fix(f"Use price {target.price:g} without it", {"quality": NO_CALIBRATION, "price": target.price})
-    return Problem(f"{error_words.wrong(wrong).rstrip('.')}.", (price,))
+    fixes = (longer, price) if config.segment_tokens < target.segment else (price,)
+    return Problem(f"{error_words.wrong(wrong).rstrip('.')}.", fixes)
 
 
 def of_calibration(request: RunRequest) -> str | None:

@@ -116,12 +116,12 @@ def page(
         "",
         "`routesparse tune` chose, for each domain and target, the cheapest price at which a mean loss against dense "
         f"attention stays at or below a limit: {'; '.join(goals)}. A {one}'s loss counts up to {CAP:g} times the "
-        "limit; where dense attention is the worse it counts as 0. Prices were tested from the dearest on, each at the "
-        "full error, up to the first that failed (Learn-then-Test, fixed sequence); of those that passed the one was "
-        f"taken that reads least. The confidence holds for prices and {units} that were fixed before their losses were "
-        f"seen, and for one target at a time: of several targets on the same {units} each may err. A second try on "
-        f"more rows is a second test. {_UNIT[units]} Losses are means over {units} of up to {first.tokens:,} tokens: "
-        f"{_LOSS[units]} Area: the kept share of the causal area.",
+        "limit; where dense attention is the worse it counts as 0. Prices were tested from the dearest (the lowest) "
+        "on, each at the full error, up to the first that failed (Learn-then-Test, fixed sequence); of those that "
+        f"passed the one was taken that reads least. The confidence holds for prices and {units} that were fixed "
+        "before their losses were seen, and for one target at a time: of several targets on the same "
+        f"{units} each may err. A second try on more rows is a second test. {_UNIT[units]} Losses are means over "
+        f"{units} of up to {first.tokens:,} tokens: {_LOSS[units]} Area: the kept share of the causal area.",
         "",
         *_sources(headers, test_headers),
         "## What was chosen",
@@ -399,7 +399,8 @@ def _right_table(tested: Sequence[Any], rows: Sequence[Row], test_rows: Sequence
     return [
         "## Answers that are right throughout",
         "Questions each token of whose gold answer is the likeliest one behind the prompt and the tokens before it, on "
-        "calibration / test questions: a stricter count than a score that gives a part of the points.",
+        "calibration / test questions: a stricter count than a score that gives a part of the points. Dense's own was "
+        "not kept.",
         "",
         *_table(("price", *domains), made),
     ]

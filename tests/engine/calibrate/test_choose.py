@@ -168,9 +168,9 @@ def test_gold_answers_count_by_document_and_only_for_their_own_target():
         chosen(few, "answer=0.05")  # as many questions, but of four documents
     with pytest.raises(CalibrationError, match="are all of one document"):
         chosen([one for one in asked if one["cluster"] == "prose/0"], "answer=0.05")
-    with pytest.raises(CalibrationError, match=r"kl=0\.01 is about texts, and questions were measured"):
+    with pytest.raises(CalibrationError, match=r"kl=0\.01 is about texts, and these are questions"):
         chosen(asked)
-    with pytest.raises(CalibrationError, match="about gold answers, and texts were measured"):
+    with pytest.raises(CalibrationError, match="about gold answers, and these are texts"):
         chosen([*asked, *rows_of(clusters=1)], "answer=0.05")
 
 
@@ -259,6 +259,11 @@ def test_the_claim_is_not_made_for_shorter_segments_or_far_longer_prompts():
     assert made.mismatch(made.model_revision, RouterConfig(segment_tokens=16_384)) is None
     shorter = made.mismatch(made.model_revision, RouterConfig(segment_tokens=8_192))
     assert "tuned on windows of 16,384 tokens in one segment, this run's have 8,192" in shorter
+    assert made.mismatch(made.model_revision, made.applied(RouterConfig(segment_tokens=8_192))) == shorter
+    longer = made.applied(RouterConfig(segment_tokens=8_192), own_segment=False)  # nobody asked for them
+    assert longer.segment_tokens == 16_384 and made.mismatch(made.model_revision, longer) is None
+    assert made.applied(RouterConfig(segment_tokens=32_768), own_segment=False).segment_tokens == 32_768
+    assert replace(made, tokens=600).segment == 640  # of whole query blocks
     assert made.beyond(20_000) is None and "this prompt has 131,072" in made.beyond(131_072)
 
 

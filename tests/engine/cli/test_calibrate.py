@@ -101,7 +101,7 @@ def test_several_processes_make_the_calibration_of_one_bit_for_bit(run, model, h
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (("--domain", "a/b"), "domain 'a/b' is no name"),
+        (("--domain", "a/b"), "'a/b' is no name"),
         (("--domain", "x", "--out", "x.txt"), "x.txt is no .json file"),
         (("--domain", "x", "--tokens", 900, 600), "tokens 900 600 is no range"),
         (("--domain", "x", "--fold-b", 0), "are too small"),

@@ -131,7 +131,7 @@ def test_a_price_is_chosen_for_gold_answers_and_used_by_its_name(run, model, hom
     assert code == 0
     assert "rise of the gold answers' loss at most 9 nats a token on mine" in " ".join(err.split()), err
     for change, told in (
-        (("--target", "kl=5"), "kl=5 is about texts, and questions were measured"),
+        (("--target", "kl=5"), "kl=5 is about texts, and these are questions"),
         (("--tokens", 600), "questions are measured whole; leave --tokens out"),
         (("--prompts", texts), "can't be measured together"),
     ):
@@ -247,6 +247,7 @@ def test_a_job_that_names_a_tuned_price_runs_at_it(run, model, home, texts):
     ("change", "told"),
     [
         (("--target", "kl=none"), "pass kl=0.01"),
+        (("--target", "answer=0.05"), "is about gold answers, and these are texts"),
         (("--confidence", 1), "confidence 1 must lie in"),
         (("--prices", "a"), "prices 'a' are no numbers"),
         (("--prices", "0"), "price 0 must lie in"),
