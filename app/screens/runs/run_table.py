@@ -230,7 +230,7 @@ def columns() -> dict[str, Any]:
         "settings": (
             column.TextColumn,
             130,
-            "Policy with its price, what a certificate must reach, audit depth",
+            "Policy with its price, the quality target that set the price, what a certificate must reach, audit depth",
         ),
         "calibration": (column.TextColumn, 62, TERMS["calibration"]),
         "domain": (column.TextColumn, 54, None),
