@@ -134,8 +134,9 @@ def settings(run: RunRow) -> dict[str, Any]:
     versions = {f"version of {name}": value for name, value in json.loads(run.versions_json).items()}
     # The run's threshold is lambda as used; the configuration's is what was asked for.
     config["gate_threshold asked for"] = config.pop("gate_threshold", None)
-    unread = ("price", "tau_layer", "tau_head") if run.tau_layer is None else ("tau",)
-    config.update({name: None for name in unread if name in config})
+    used: dict[str, Any] = {"price": run.price, "tau_layer": run.tau_layer}
+    used["tau_head" if run.tau_layer is None else "tau"] = None
+    config.update({name: value for name, value in used.items() if name in config})
     named = {("lambda" if name == "gate_threshold" else name): row[name] for name in _RUN_FIELDS}
     return {**named, "quality target": run.tuned_price, **config, **versions}
 
