@@ -129,7 +129,7 @@ def all_timed_elsewhere(rows: Sequence[MethodRow]) -> str:
     ours = next((row for row in rows if row.method == "routesparse"), None)
     told = {timed_elsewhere(row, ours) for row in rows if row.prefill_ms is not None}
     text = next(iter(told), "") if len(told) == 1 else ""
-    return f" All prefills {text.strip(' ()')}." if text else ""
+    return f"; all prefills {text.strip(' ()')}" if text else ""
 
 
 def unit(found: Evaluation) -> str:

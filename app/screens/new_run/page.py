@@ -164,10 +164,12 @@ def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problem
             placeholder="predicted",
             help=TERMS["break_even"],
         )
-        for name, (text, instead) in unread.items():
+        for name, (given, instead) in unread.items():
             if wishes.get(name) is None and not (name == "price" and target is not None):
                 label = problems.labelled(name).strip()
-                states.note(f"{label[0].upper()}{label[1:]} {text[:40]} is not a number: {instead} is taken.")
+                states.note(
+                    f"{label[0].upper()}{label[1:]} {given[:40]} is not a number: {instead} is taken."
+                )
     with switches, st.container(horizontal=True, gap="large", vertical_alignment="center"):
         wishes["keep_text"] = st.toggle(
             "Keep the text",

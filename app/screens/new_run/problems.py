@@ -122,11 +122,18 @@ def _in_plain_words(name: str, wishes: dict[str, Any]) -> str | None:
     """What the engine says in the words of its settings, in the form's; None where its own words will do."""
     rows = RouterConfig.block_q
     if name == "price":
-        least, most = PRICES
-        return f"A price of {wishes[name]:g} is out of range: use one from {least:.6f} to {most:,.0f}."
+        return out_of_range(wishes[name])
     if name != "segment" or (wishes[name] >= rows and wishes[name] % rows == 0):
         return None
     return f"A segment of {wishes[name]:,} tokens is not made of whole blocks: use a multiple of {rows}."
+
+
+def out_of_range(price: float) -> str | None:
+    """Why a price can't be one; None where it can."""
+    least, most = PRICES
+    if least <= price <= most:
+        return None
+    return f"A price of {price:g} is out of range: use one from {least:.6f} to {most:,.0f}."
 
 
 def of_length(size: PromptSize) -> Iterator[Problem]:

@@ -185,7 +185,7 @@ def test_a_commit_that_timed_all_rows_is_named_once(tmp_path):
     ((found,), _) = read(tmp_path, content)
     table = tables.main_table(found, 32_768)
     assert {row[table.heads.index("prefill")] for row in table.rows} == {"9.00 ms"}
-    assert table.caption.endswith(" All prefills timed at bbbbbbb.")
+    assert table.caption.endswith("; all prefills timed at bbbbbbb")
 
 
 def test_a_verdict_says_in_whose_time_the_two_were_compared(tmp_path):
