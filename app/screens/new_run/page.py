@@ -165,7 +165,8 @@ def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problem
             help=TERMS["break_even"],
         )
         for name, (given, instead) in unread.items():
-            if wishes.get(name) is None and not (name == "price" and target is not None):
+            used = name != "price" or (priced and target is None)
+            if used and wishes.get(name) is None:
                 label = problems.labelled(name).strip()
                 states.note(
                     f"{label[0].upper()}{label[1:]} {given[:40]} is not a number: {instead} is taken."

@@ -112,6 +112,9 @@ def test_numbers_of_the_address_that_are_none_are_named(demo_home, open_page):
     html = text_of(page)
     assert "Price abc is not a number: the default is taken." in html
     assert "Segment long is not a number: the device’s is taken." in html and "τ layer 0.5" not in html
+    assert "Price abc" not in text_of(
+        open_page("new_run", source="Paste", price="abc", with_policy="certified")
+    )
     page.number_input(key="price").set_value(0.7).run()
     assert "Price abc" not in text_of(page) and "Segment long" in text_of(page)
 
