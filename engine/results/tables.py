@@ -217,11 +217,15 @@ def loss_ends(rows: Sequence[MethodRow]) -> tuple[float, float]:
     shown = [row for row in known if row.method not in CONTROLS and not _hopeless(row)] or known
     changes = [row.change for row in shown if row.change is not None]
     low, high = min(-1.0, *(one.low for one in changes)), max(1.0, *(one.high for one in changes))
-    # A control that has its place there has its whole interval there, too.
-    placed = [row.change for row in known if row.change is not None and low <= row.change.value <= high]
-    low, high = min(low, *(one.low for one in placed)), max(high, *(one.high for one in placed))
-    pad = 0.06 * (high - low)
-    return low - pad, high + pad
+    # A control that has its place there, be it at the edge, has its whole interval there, too.
+    while True:
+        pad = 0.06 * (high - low)
+        ends = low - pad, high + pad
+        placed = [row.change for row in known if row.change and ends[0] <= row.change.value <= ends[1]]
+        wider = min(low, *(one.low for one in placed)), max(high, *(one.high for one in placed))
+        if wider == (low, high):
+            return ends
+        low, high = wider
 
 
 def _hopeless(row: MethodRow) -> bool:
