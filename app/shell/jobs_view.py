@@ -46,7 +46,7 @@ _TITLES: dict[FailureKind, str] = {
     "prompt": "The prompt can't be analysed",
     "model": "The model can't be loaded",
     "unsupported_model": "This model family is not supported",
-    "calibration": "The calibration doesn't fit this run",
+    "calibration": "The calibration or the quality target doesn't fit this run",
     "profile": "The latency profile doesn't fit this machine",
     "config": "The settings contradict each other",
     "out_of_memory": "Out of memory",

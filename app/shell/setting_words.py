@@ -42,8 +42,7 @@ def parts(values: Mapping[str, Any]) -> dict[str, str]:
         "tokens": f"{values['tokens']:,} tokens",
         "model": f"model {values['model']}",
         **rope(scaling),
-        **router(values["policy"], price, values["tau"], layer),
-        **_target(values.get("tuned_price")),
+        **router(values["policy"], price, values["tau"], layer, values.get("tuned_price")),
         "limit": time_limit(values["budget"]),
         "calibration": "no calibration" if numbers.is_missing(calibration) else f"calibration {calibration}",
         "probe": f"probe {values['probe_mode']}",
@@ -60,11 +59,10 @@ def of_run(values: Mapping[str, Any]) -> str:
 
 def in_one_line(found: Mapping[str, str], budget: Any, probe_mode: str) -> str:
     """The same of words that ``parts`` found."""
-    target = [found["quality"]] if "quality" in found else []
     limit = [] if numbers.is_missing(budget) else [found["limit"]]
     probe = [] if probe_mode == "exact" else [found["probe"]]
     rescaled = [found["rope"]] if "rope" in found else []
-    return ", ".join([*_line(found), *target, *limit, *probe, *rescaled, found["audit"]])
+    return ", ".join([*_line(found), *limit, *probe, *rescaled, found["audit"]])
 
 
 def of_request(request: RunRequest) -> str:
@@ -75,7 +73,6 @@ def of_request(request: RunRequest) -> str:
     return ", ".join(
         [
             *_line(found),
-            *_target(request.quality).values(),
             *limit,
             *probe,
             *rope(request.rope).values(),
@@ -106,29 +103,30 @@ def differing(sides: Sequence[Mapping[str, str]]) -> list[str]:
     return [" · ".join(side[name] for name in told if name in side) for side in sides]
 
 
-def router(policy: str, price: Any, tau: float, tau_layer: Any) -> dict[str, str]:
-    """How candidates are chosen, setting -> words.
+def router(policy: str, price: Any, tau: float, tau_layer: Any, quality: Any = None) -> dict[str, str]:
+    """How candidates are chosen, setting -> words. quality: the name of the target that set the price, where one did.
 
     Under the policy priced the layer's τ is what counts: the head's is a floor far below it.
     """
     if numbers.is_missing(tau_layer):
         return {"policy": f"policy {policy}", "tau": f"τ {numbers.threshold(tau)}"}
     priced = {} if numbers.is_missing(price) else {"price": f"price {price:g}"}
-    return {"policy": f"policy {policy}", **priced, "tau": f"τ layer {numbers.threshold(tau_layer)}"}
+    target = {} if numbers.is_missing(quality) else {"quality": f"quality {quality}"}
+    # The target stands beside the price that it set: a narrow column cuts what comes last.
+    return {
+        "policy": f"policy {policy}",
+        **priced,
+        **target,
+        "tau": f"τ layer {numbers.threshold(tau_layer)}",
+    }
 
 
 def router_asked(request: RunRequest) -> dict[str, str]:
     """``router`` of what a job asks for, the defaults included."""
     config = request.config()
     priced = config.policy == "priced"
-    return router(
-        config.policy, config.price if priced else None, config.tau, config.tau_layer if priced else None
-    )
-
-
-def _target(name: Any) -> dict[str, str]:
-    """The quality target that set the price, setting -> words; nothing where the price was chosen by hand."""
-    return {} if numbers.is_missing(name) else {"quality": f"quality {name}"}
+    price, layer = (config.price, config.tau_layer) if priced else (None, None)
+    return router(config.policy, price, config.tau, layer, request.quality)
 
 
 def rope(scaling: Any) -> dict[str, str]:
@@ -163,10 +161,11 @@ def time_limit(budget: Any) -> str:
 
 
 def _line(found: Mapping[str, str]) -> list[str]:
-    """ "priced 0.3" and its τ."""
+    """ "priced 0.3", the quality target that set this price, and τ."""
     policy = found["policy"].removeprefix("policy ")
     price = found.get("price", "").removeprefix("price ")
-    return [f"{policy} {price}".strip(), found["tau"]]
+    target = [found["quality"]] if "quality" in found else []
+    return [f"{policy} {price}".strip(), *target, found["tau"]]
 
 
 def value(found: object) -> str:

@@ -117,6 +117,8 @@ _STYLE = """
 .st-key-card-answer td.l { white-space: normal; overflow-wrap: anywhere; min-width: 34px; }
 .st-key-card-other-runs td.l:not(.wrap) { max-width: 180px; overflow: hidden; text-overflow: ellipsis; }
 .rs-table td.wrap { white-space: normal; min-width: 78px; } .rs-table td.l.wrap { min-width: 120px; }
+/* The user's own names: they break where they must, so that the last column stays in the card. */
+.st-key-card-tuned td.l.wrap { min-width: 92px; overflow-wrap: anywhere; }
 .rs-q:hover, .rs-q:focus { color: var(--rs-accent); border-color: var(--rs-accent); outline: none; }
 .rs-q.tip:hover::after, .rs-q.tip:focus::after { content: attr(data-tip); position: absolute; left: -10px;
   top: 18px; width: 250px; z-index: 50; background: var(--rs-panel); color: var(--rs-ink); text-align: left;

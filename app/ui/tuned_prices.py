@@ -102,7 +102,8 @@ def as_html(rows: pd.DataFrame) -> str:
         '<th>bound</th><th>area</th><th>saved</th><th>n</th><th>documents</th><th class="l">unit</th>'
     )
     body = [
-        f'<tr><td class="l">{escape(row["name"])}</td><td class="l wrap">{escape(row["domain"])}</td>'
+        f'<tr><td class="l wrap">{escape(row["name"]).replace("_", "_<wbr>")}</td>'
+        f'<td class="l wrap">{escape(row["domain"])}</td>'
         f'<td class="l wrap">{escape(tuned.WORDS[row["measure"]])} {row["target"]:g}, '
         f"{100 * row['confidence']:g}&nbsp;%</td>"
         f"<td>{row['price']:g}</td><td>{row['loss']:.4f}</td><td>{row['bound']:.4f}</td>"

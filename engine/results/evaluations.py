@@ -175,8 +175,9 @@ class Evaluation:
                 f"; times of one alone{self._timed}" if self.timed_alone else " (their times compare nothing)"
             )
         missing = ", ".join(f"{length:,}" for length in self.not_run)
-        by_task = any(row.tasks for row in self.rows)
-        asked = f"a task and length run of {self.n}" if by_task else f"a length run, {self.n} of each task"
+        asked = (
+            f"a task and length run of {self.n}" if self.by_task else f"a length run, {self.n} of each task"
+        )
         return (
             f"{self.run} prompts {asked} asked for"
             f"{f'; {missing} tokens: not run' if missing else ''}, "
@@ -191,8 +192,13 @@ class Evaluation:
         return f", in {self.timed_cells} of {self.cells} cells of a task and length"
 
     @property
+    def by_task(self) -> bool:
+        """Whether prompts are counted by task; those of a perplexity are not."""
+        return any(row.tasks for row in self.rows)
+
+    @property
     def run(self) -> str:
-        """The fewest and the most prompts of a task and length that dense has."""
+        """The fewest and the most prompts of a task and length that dense has; without tasks, of a length."""
         dense = [row for row in self.rows if row.method == "dense" and row.n]
         counts = [task.n for row in dense for task in row.tasks] or [row.n for row in dense] or [0]
         return f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"

@@ -104,8 +104,9 @@ CONTROLS = {
 
 
 def main_table(found: Evaluation, only: int | None = None) -> Table:
-    """Methods by length, or at one length."""
+    """Methods by length, or at one length; the caption then says once what is alike of all times."""
     rows: list[tuple[str, ...]] = []
+    alike = "" if only is None else wording.all_timed_elsewhere(found.at(only))
     for length in found.lengths if only is None else [only]:
         ours = next((row for row in found.at(length) if row.method == "routesparse"), None)
         for row in found.at(length):
@@ -122,22 +123,27 @@ def main_table(found: Evaluation, only: int | None = None) -> Table:
                     numbers.share(row.area),
                     numbers.millis(row.attention_ms),
                     "none" if dense else numbers.millis(row.select_ms),
-                    numbers.millis(row.prefill_ms) + wording.timed_elsewhere(row, ours),
+                    numbers.millis(row.prefill_ms) + ("" if alike else wording.timed_elsewhere(row, ours)),
                     wording.good_tasks(row),
                 )
             )
-    score, change = (
-        ("word perplexity", "% less perplexity; below 0 is worse")
-        if found.is_perplexity
-        else ("score", "points")
-    )
+    score = "word perplexity" if found.is_perplexity else "score"
     heads = (
-        *("tokens", "method", "n", score, f"against dense, {change}", "worst tenth, nats", "harmed", "area"),
+        *(
+            "tokens",
+            "method",
+            "n",
+            score,
+            f"against dense, {wording.unit(found)}",
+            "worst tenth, nats",
+            "harmed",
+            "area",
+        ),
         *("attention", "deciding", "prefill", "dense reaches 80"),
     )
     caption = f"{found.suite}. {found.source}"
     if only is not None:
-        return Table(caption, heads[1:], tuple(row[1:] for row in rows))
+        return Table(caption + alike, heads[1:], tuple(row[1:] for row in rows))
     return Table(caption, heads, tuple(rows), (0, 1))
 
 
@@ -211,10 +217,15 @@ def loss_ends(rows: Sequence[MethodRow]) -> tuple[float, float]:
     shown = [row for row in known if row.method not in CONTROLS and not _hopeless(row)] or known
     changes = [row.change for row in shown if row.change is not None]
     low, high = min(-1.0, *(one.low for one in changes)), max(1.0, *(one.high for one in changes))
-    # A control that has its place there has its whole interval there, too.
-    low = min(low, *(row.change.low for row in known if row.change is not None and row.change.value >= low))
-    pad = 0.06 * (high - low)
-    return low - pad, high + pad
+    # A control that has its place there, be it at the edge, has its whole interval there, too.
+    while True:
+        pad = 0.06 * (high - low)
+        ends = low - pad, high + pad
+        placed = [row.change for row in known if row.change and ends[0] <= row.change.value <= ends[1]]
+        wider = min(low, *(one.low for one in placed)), max(high, *(one.high for one in placed))
+        if wider == (low, high):
+            return ends
+        low, high = wider
 
 
 def _hopeless(row: MethodRow) -> bool:

@@ -124,6 +124,19 @@ def timed_elsewhere(row: MethodRow, ours: MethodRow | None = None) -> str:
     return f" (timed at {', '.join(commit[:7] for commit in row.timed_by)})"
 
 
+def all_timed_elsewhere(rows: Sequence[MethodRow]) -> str:
+    """Which commits' code all rows were timed at, where each would say the same; "" elsewhere."""
+    ours = next((row for row in rows if row.method == "routesparse"), None)
+    told = {timed_elsewhere(row, ours) for row in rows if row.prefill_ms is not None}
+    text = next(iter(told), "") if len(told) == 1 else ""
+    return f"; all prefills {text.strip(' ()')}" if text else ""
+
+
+def unit(found: Evaluation) -> str:
+    """Of a difference to dense, with what its sign means where that is not plain."""
+    return "% less perplexity; below 0 is worse" if found.is_perplexity else "points"
+
+
 def prompts(row: MethodRow) -> str:
     """n, and how many independent clusters it is."""
     return f"{row.n}" if row.clusters in (None, row.n) else f"{row.n} in {row.clusters}"

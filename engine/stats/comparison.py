@@ -125,14 +125,20 @@ def choice_entropy(counts: pd.DataFrame) -> pd.DataFrame:
 
 
 def settings(run: RunRow) -> dict[str, Any]:
-    """Everything that was set or found fixed for a run: its configuration, model, device and library versions."""
+    """Everything that was set or found fixed for a run: its configuration, model, device and library versions.
+
+    What the run's policy does not read is None, whatever stands in the record.
+    """
     row = asdict(run)
     config = renamed(json.loads(run.config_json), {"gate": "gate_threshold"})
     versions = {f"version of {name}": value for name, value in json.loads(run.versions_json).items()}
     # The run's threshold is lambda as used; the configuration's is what was asked for.
     config["gate_threshold asked for"] = config.pop("gate_threshold", None)
+    used: dict[str, Any] = {"price": run.price, "tau_layer": run.tau_layer}
+    used["tau_head" if run.tau_layer is None else "tau"] = None
+    config.update({name: value for name, value in used.items() if name in config})
     named = {("lambda" if name == "gate_threshold" else name): row[name] for name in _RUN_FIELDS}
-    return {**named, **config, **versions}
+    return {**named, "quality target": run.tuned_price, **config, **versions}
 
 
 def settings_table(sides: dict[str, dict[str, Any]]) -> pd.DataFrame:

@@ -35,26 +35,28 @@ _SAME = (
 
 
 def sentence(sides: Sides, other: Side, verdicts: Mapping[str, Verdict]) -> str:
-    """One side against the baseline. verdicts: of stored runs, by run id."""
+    """One side against the baseline, to stand behind the side's name. verdicts: of stored runs, by run id.
+
+    It calls the two "it", or "this run", and "the baseline": a name that lists settings would fill a line each time.
+    """
     base = sides.baseline
     if not sides.same_prompt(other):
         return (
-            f"{other.label} and {base.label} are of different prompts: they keep {_kept_words(other)} and "
-            f"{_kept_words(base)}. The prompt may be the reason as much as a setting, so no ratio is given."
+            f"its prompt is not the baseline’s. It keeps {_kept_words(other)}, the baseline {_kept_words(base)}; the "
+            "prompt may be the reason as much as a setting, so no ratio is given."
         )
     pairs = comparison.pair(base.choices, other.choices)
     if pairs.empty:
-        return f"{other.label} and {base.label} have no unit that was routed in both."
+        return "it and the baseline have no unit that was routed in both."
     if not sides.same_segments(other):
-        told = f"{other.label} {_reads(base, other)}; the segments differ, so units can’t be paired"
+        told = f"it {_reads(base, other)}; the segments differ, so units can’t be paired"
         return f"{told}. {_answer(base, other)}.{_verdict(base, other, verdicts)}"
     changed = int(pairs["changed"].sum())
     units = numbers.several(len(pairs), "unit")
     if changed == 0:
-        told = f"Same routing: all {units} choose the same candidate in {base.label} and {other.label}"
-        told = f"{told}{_only(base, other)}"
+        told = f"same routing, all {units} choose the same candidate as in the baseline{_only(base, other)}"
     else:
-        told = f"{other.label} {_reads(base, other)}; {changed:,} of {units} choose another candidate"
+        told = f"it {_reads(base, other)}; {changed:,} of {units} choose another candidate"
     if sides.replayed:
         return f"{told}. Nothing was run, so what this does to the answer is not known."
     return f"{told}. {_answer(base, other)}.{_verdict(base, other, verdicts)}"
@@ -92,8 +94,14 @@ def time_words(base: np.ndarray, other: np.ndarray) -> str:
     """Prefill against the baseline's, with what is known of the noise. base, other: milliseconds of repeats."""
     difference = float(np.median(other) - np.median(base))
     told = _signed(difference)
-    if min(len(base), len(other)) < 2:
+    if max(len(base), len(other)) < 2:
         return f"{told}; one run, noise not measured"
+    if len(other) < 2:
+        several = f"the median of {len(base)} runs with the baseline’s settings"
+        return f"{told} against {several}; this side ran once, noise not measured"
+    if len(base) < 2:
+        several = f"median of {len(other)} runs with these settings"
+        return f"{several}: {told}; the baseline ran once, noise not measured"
     noise = float(max(np.ptp(base), np.ptp(other)))
     told = f"medians of {len(other)} and {len(base)} runs: {told}"
     noise_words = f"the noise of {numbers.millis(noise)}"
@@ -119,11 +127,11 @@ def _reads(base: Side, other: Side) -> str:
     before, after = kept(base), kept(other)
     would = "would read" if other.calibration is not None else "reads"
     if before is None or after is None or not before:
-        return f"and {base.label} differ in what they read"
+        return f"{would} another part than the baseline"
     relative = after / before - 1
     if abs(relative) < ALIKE:
-        return f"{would} as much as {base.label}"
-    return f"{would} {100 * abs(relative):.0f} % {'less' if relative < 0 else 'more'} than {base.label}"
+        return f"{would} as much as the baseline"
+    return f"{would} {100 * abs(relative):.0f} % {'less' if relative < 0 else 'more'} than the baseline"
 
 
 def _only(base: Side, other: Side) -> str:
@@ -146,11 +154,11 @@ def _only(base: Side, other: Side) -> str:
 
 def _answer(base: Side, other: Side) -> str:
     """The next token against dense's, and how far the odds moved."""
-    agreed = [(side.label, side.run.top1_agreement) for side in (base, other)]
-    known = [(label, found) for label, found in agreed if found is not None]
+    agreed = [("the baseline", base.run.top1_agreement), ("this run", other.run.top1_agreement)]
+    known = [(name, found) for name, found in agreed if found is not None]
     if not known:
         return "The next token was not compared with dense’s"
-    right = [label for label, found in known if found == 1]
+    right = [name for name, found in known if found == 1]
     if len(known) < 2:
         found = "dense’s" if right else "another one"
         told = f"The next token was compared with dense’s in {known[0][0]} alone, where it is {found}"
@@ -163,7 +171,7 @@ def _answer(base: Side, other: Side) -> str:
     before, after = base.run.kl_nats, other.run.kl_nats
     if before is None or after is None:
         return told
-    shown = f"{numbers.small(before)} nats in {base.label} and {numbers.small(after)} in {other.label}"
+    shown = f"{numbers.small(before)} nats in the baseline and {numbers.small(after)} in this run"
     return f"{told}, at a KL of {shown}"
 
 
@@ -174,5 +182,6 @@ def _verdict(base: Side, other: Side, verdicts: Mapping[str, Verdict]) -> str:
         return ""
     if one.level == two.level:
         return " Both verdicts are red." if one.level == "red" else ""
-    worse, side = (two, other) if LEVELS.index(two.level) < LEVELS.index(one.level) else (one, base)
-    return f" {side.label} has the worse verdict, {worse.level}: {worse.sentence}."
+    this = LEVELS.index(two.level) < LEVELS.index(one.level)
+    worse, name = (two, "This run") if this else (one, "The baseline")
+    return f" {name} has the worse verdict, {worse.level}: {worse.sentence}."

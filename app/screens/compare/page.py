@@ -199,7 +199,6 @@ def _pins(sides: Sides) -> None:
             list(keys),
             format_func=keys.__getitem__,
             key="baseline-choice",
-            width=300,
             on_change=lambda: view.write(baseline=st.session_state["baseline-choice"]),
         )
         others = [side.key for side in sides.all if side is not sides.baseline]
@@ -209,7 +208,6 @@ def _pins(sides: Sides) -> None:
             others,
             format_func=keys.__getitem__,
             key="other-choice",
-            width=300,
             on_change=lambda: view.write(other=st.session_state["other-choice"]),
         )
 
@@ -222,7 +220,10 @@ def _sides_card(sides: Sides, stored: pd.DataFrame) -> None:
     for side in others:
         if not sides.replayed and sides.same_prompt(side):
             times[side.key] = conclusion.time_against(stored, sides.baseline.run, side.run)
-    told = "".join(f"<p>{unbroken(conclusion.sentence(sides, side, judged))}</p>" for side in others)
+    told = "".join(
+        f"<p><b>{unbroken(side.label)}</b>: {unbroken(conclusion.sentence(sides, side, judged))}</p>"
+        for side in others
+    )
     st.html(f'<div class="rs-concludes">{told}</div>')
     with st.container(border=True, key="card-sides", gap="xsmall"):
         st.html(

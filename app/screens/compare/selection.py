@@ -38,6 +38,7 @@ _SAID = (
         "prompt_sha256",
         "policy",
         "price",
+        "quality target",
         "tau",
     ),
     *("tau_layer", "tau_head", "budget", "probe", "audit_depth", "calibration_mismatch", "profile"),

@@ -26,6 +26,8 @@ from routesparse.engine.models.files import offered, resolve
 from routesparse.engine.models.token_count import PromptSize, most_tokens, part_of, prompt_size, size_of
 from routesparse.engine.profiles.files import stored_for
 
+_UNREAD = "unread-numbers"
+
 
 def render() -> None:
     """Draw the page."""
@@ -114,7 +116,10 @@ def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problem
         )
         wishes["rope"] = rope.field()
     with three:
+        unread = _unread_numbers()
         target = quality.target(wishes["model"], taken == "price") if priced else None
+        if not priced:
+            quality.say_unused(wishes["policy"])
         wishes["tau"] = st.number_input(
             "τ layer" if priced else "τ",
             value=None,
@@ -159,6 +164,13 @@ def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problem
             placeholder="predicted",
             help=TERMS["break_even"],
         )
+        for name, (given, instead) in unread.items():
+            used = name != "price" or (priced and target is None)
+            if used and wishes.get(name) is None:
+                label = problems.labelled(name).strip()
+                states.note(
+                    f"{label[0].upper()}{label[1:]} {given[:40]} is not a number: {instead} is taken."
+                )
     with switches, st.container(horizontal=True, gap="large", vertical_alignment="center"):
         wishes["keep_text"] = st.toggle(
             "Keep the text",
@@ -200,6 +212,26 @@ def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problem
         request = replace(request, calibration=None)
         told.append(problems.Problem(wrong, (problems.UNCALIBRATED,)))
     return request.model, [request], None, told
+
+
+def _unread_numbers() -> dict[str, tuple[str, str]]:
+    """Setting -> what the address that the page was opened with gives for it where that is no number, and what is
+    taken instead: the fields leave it out without a word."""
+    kinds: dict[str, tuple[type, str]] = {
+        "tau": (float, "the default"),
+        "price": (float, "the default"),
+        "segment": (int, "the device’s"),
+        "break_even": (int, "the predicted one"),
+    }
+    found: dict[str, tuple[str, str]] = st.session_state.setdefault(_UNREAD, {})
+    if "segment" not in st.session_state:  # the page was just opened
+        for name, (number, instead) in kinds.items():
+            text = st.query_params.get(name)
+            try:
+                number(text or 0)
+            except ValueError:
+                found[name] = (str(text), instead)
+    return found
 
 
 def _absent(models: Collection[str]) -> str | None:

@@ -12,7 +12,7 @@ from routesparse.app.shell import identity, view
 from routesparse.app.ui import error_words, numbers, states
 from routesparse.engine.calibration.artifact import load_calibration
 from routesparse.engine.calibration.tuned import TunedPrice
-from routesparse.engine.config import RouterConfig
+from routesparse.engine.config import PRICES, RouterConfig
 from routesparse.engine.errors import InputError
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.models.files import resolve, revision_of
@@ -121,9 +121,19 @@ def labelled(text: str) -> str:
 def _in_plain_words(name: str, wishes: dict[str, Any]) -> str | None:
     """What the engine says in the words of its settings, in the form's; None where its own words will do."""
     rows = RouterConfig.block_q
+    if name == "price":
+        return out_of_range(wishes[name])
     if name != "segment" or (wishes[name] >= rows and wishes[name] % rows == 0):
         return None
     return f"A segment of {wishes[name]:,} tokens is not made of whole blocks: use a multiple of {rows}."
+
+
+def out_of_range(price: float) -> str | None:
+    """Why a price can't be one; None where it can."""
+    least, most = PRICES
+    if least <= price <= most:
+        return None
+    return f"A price of {price:g} is out of range: use one from {least:.6f} to {most:,.0f}."
 
 
 def of_length(size: PromptSize) -> Iterator[Problem]:

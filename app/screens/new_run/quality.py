@@ -18,10 +18,12 @@ from routesparse.engine.errors import CalibrationError, ModelError
 from routesparse.engine.models.files import resolve, revision_of
 
 _ASKED = "asked-quality"  # what the address named: quality and price
+_UNUSED = "unused-quality"  # the one that the address named under a policy without a price
 
 
 def target(model: str, varied: bool) -> TunedPrice | None:
     """The quality target that is chosen: it sets the price."""
+    st.session_state.pop(_UNUSED, None)
     fitting = {one.name: one for one in _tuned_for(model)}
     _remember_what_was_asked()
     name = st.selectbox(
@@ -40,6 +42,17 @@ def target(model: str, varied: bool) -> TunedPrice | None:
         wanted, price = asked
         _tell(wanted, price, name, fitting)
     return fitting.get(name)
+
+
+def say_unused(policy: str) -> None:
+    """In the place of the field under a policy that reads no price: that the address's target sets nothing."""
+    if _UNUSED not in st.session_state:
+        st.session_state[_UNUSED] = st.query_params.get("quality", problems.NO_CALIBRATION)
+    if (wanted := st.session_state[_UNUSED]) != problems.NO_CALIBRATION:
+        states.note(
+            f"Quality {wanted[:80]} is not used: it sets a price, and policy {policy} reads none. Choose policy priced "
+            "for it."
+        )
 
 
 def _remember_what_was_asked() -> None:

@@ -49,7 +49,8 @@ def offered() -> tuple[list[Offered], list[str]]:
             what = evaluations.KINDS.get(path.name) if not folder else folder if folder != one.suite else None
             where = f"{origin} ({what})" if what else origin
             lengths = ", ".join(f"{length:,}" for length in one.lengths) or "no"
-            label = f"{one.suite}, {where}: {lengths} tokens, n {one.run} a task, seed {one.seed}, model {one.model}"
+            each = "a task" if one.by_task else "a length"
+            label = f"{one.suite}, {where}: {lengths} tokens, n {one.run} {each}, seed {one.seed}, model {one.model}"
             label += f" ({taken + 1})" if any(other.label == label for other in found) else ""
             replaced = what if not folder and path.name in evaluations.REPLACED else None
             tested_on = wording.tested_on(held, verdicts)

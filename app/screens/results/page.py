@@ -163,7 +163,7 @@ def _verdict_card(chosen: Offered) -> None:
 
 def _front_card(chosen: Offered, length: int, shown: list[MethodRow], picked: MethodRow | None) -> None:
     found = chosen.found
-    unit = "% of perplexity" if found.is_perplexity else "points"
+    unit = wording.unit(found)
     drawn = figures.placed(shown)
     with st.container(border=True, key="card-front", gap="xsmall"):
         st.html(
@@ -174,11 +174,11 @@ def _front_card(chosen: Offered, length: int, shown: list[MethodRow], picked: Me
             return
         name = "" if picked is None else picked.name
         chart = figures.loss_over_area(drawn, unit, name, design.current_theme())
-        plot.show(chart, "front-chart", f"Loss over area, {unit} against dense")
+        plot.show(chart, "front-chart", f"Loss over area, against dense, {unit}")
         all_rows = rows.method_rows(found)
         exports.chart_foot(
             f"{found.suite}-{length}-loss-over-area",
-            f"n = {_several(drawn)} prompts · {unit} against dense, 95 % paired bootstrap"
+            f"n = {_several(drawn)} prompts · against dense, {unit} · 95 % paired bootstrap"
             f"{_few(drawn)}{_beyond(drawn)} · line: front of the estimates alone{_oracles(drawn)} · filled: ours · "
             f"{found.source} · source: {chosen.source}",
             all_rows[all_rows["length"] == length],
@@ -222,7 +222,7 @@ def _method_card(chosen: Offered, length: int, picked: MethodRow | None) -> None
         all_rows = rows.method_rows(chosen.found)
         exports.chart_foot(
             f"{chosen.found.suite}-methods",
-            f"{chosen.found.source} · source: {chosen.source}",
+            f"{table.caption} · source: {chosen.source}",
             all_rows[all_rows["length"] == length],
             "methods",
         )

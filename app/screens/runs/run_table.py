@@ -52,6 +52,7 @@ LABELS = {
     "differs": "Differs by",
     "tags": "Tags",
     "settings": "Settings",
+    "quality": "Quality",
     "calibration": "Calibration",
     "domain": "Domain",
     "tokens": "Tokens",
@@ -107,6 +108,7 @@ def rows(
                 setting_words.in_one_line(told, row["budget"], row["probe_mode"])
                 for told, row in zip(words, records, strict=True)
             ],
+            "quality": runs["tuned_price"],
             "domain": runs["domain"].fillna("–"),
             "tokens": runs["tokens"],
             "model": runs["model"],
@@ -155,7 +157,7 @@ def rows(
             "run": runs["run_id"].map(queries.label),
         }
     )
-    for name in ("tags", "notes"):
+    for name in ("tags", "notes", "quality"):
         if table[name].isna().all():
             table = table.drop(columns=name)
     if baseline is not None:
@@ -167,8 +169,9 @@ def rows(
 
 
 def order(table: pd.DataFrame, chosen: Sequence[str], grouped: bool) -> list[str]:
-    """The columns to show: the prompt, what grouping and a baseline add, tags where there are any, and the chosen."""
-    added = {"prompt", "against", "tags", *(["differs"] if grouped else [])}
+    """The columns to show: the prompt, what grouping and a baseline add, tags and quality targets where there are any,
+    and the chosen."""
+    added = {"prompt", "against", "tags", "quality", *(["differs"] if grouped else [])}
     return [name for name in LABELS if name in table and name in added | set(chosen)]
 
 
@@ -230,8 +233,9 @@ def columns() -> dict[str, Any]:
         "settings": (
             column.TextColumn,
             130,
-            "Policy with its price, what a certificate must reach, audit depth",
+            "Policy with its price, the quality target that set the price, what a certificate must reach, audit depth",
         ),
+        "quality": (column.TextColumn, 84, "The quality target that set the price; –: chosen by hand"),
         "calibration": (column.TextColumn, 62, TERMS["calibration"]),
         "domain": (column.TextColumn, 54, None),
         "tokens": (_number("localized"), 54, None),

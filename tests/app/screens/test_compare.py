@@ -103,6 +103,22 @@ def test_equal_settings_are_hidden(three, open_page):
     assert '<td class="l">confidence</td>' not in card and "equal settings are hidden" in card
 
 
+def test_the_settings_that_differ_name_the_target_and_no_price_that_was_not_read(
+    home, record, factory, open_page
+):
+    bundle.write_bundle(record, home / "spool")
+    again = factory.rename(record, AGAIN)
+    config = json.dumps({**json.loads(again.run.config_json), "policy": "priced", "price": 2.8})
+    changed = {"policy": "priced", "price": 2.8, "tau_layer": 0.3, "tuned_price": "prose-kl"}
+    run = replace(again.run, **changed, config_json=config)
+    bundle.write_bundle(replace(again, run=run), home / "spool")
+    html = text_of(open_page("compare", runs=f"{RUN},{AGAIN}"))
+    card = html[html.index("Settings that differ") :]
+    for setting, told in (("price", "2.8"), ("quality target", "prose-kl")):
+        row = card.split(f'<td class="l">{setting}</td>')[1].split("</tr>")[0]
+        assert re.findall(r">([^<]+)</td>", row) == ["–", told]
+
+
 def test_changing_baseline_and_runs_changes_the_address(three, open_page):
     page = open_page("compare", runs=f"{RUN},{AGAIN},{CODE}")
     page.selectbox(key="baseline-choice").select("90e1f003").run()
@@ -289,7 +305,8 @@ def concluded(page):
 def test_the_page_begins_with_what_the_comparison_comes_to(three, open_page):
     told = concluded(open_page("compare", runs=f"{RUN},{AGAIN}"))
     assert re.search(
-        r"τ 0\.85 reads \d+&nbsp;% less than τ 0\.90; \d+ of 32 units choose another candidate", told
+        r"<p><b>τ 0\.85</b>: it reads \d+&nbsp;% less than the baseline; \d+ of 32 units choose another candidate",
+        told,
     )
     assert "next token" in told.lower()
 
@@ -301,9 +318,9 @@ def test_the_same_routing_is_called_so_and_names_what_differs(home, record, fact
     bundle.write_bundle(replace(again, run=worse), home / "spool")
     told = concluded(open_page("compare", runs=f"{RUN},{AGAIN}"))
     assert (
-        "Same routing: all 32 units choose the same candidate" in told and "what differs: calibration" in told
+        "same routing, all 32 units choose the same candidate" in told and "what differs: calibration" in told
     )
-    assert "calibration code has the worse verdict, red: Another next token than by dense" in told
+    assert "This run has the worse verdict, red: Another next token than by dense" in told
 
 
 @pytest.mark.parametrize(
@@ -318,7 +335,7 @@ def test_units_of_other_segments_are_not_called_the_same(
         run = replace(named.run, segments=count, config_json=config)
         bundle.write_bundle(replace(named, run=run), home / "spool")
     told = concluded(open_page("compare", runs=f"{RUN},{AGAIN}"))
-    assert ("Same routing: all 32 units" in told) == paired
+    assert ("same routing, all 32 units" in told) == paired
     assert ("the segments differ, so units can’t be paired" in told) != paired
     page = open_page("compare", runs=f"{RUN},{AGAIN}")
     html = text_of(page)
@@ -331,7 +348,7 @@ def test_units_of_other_segments_are_not_called_the_same(
 
 def test_no_ratio_is_given_across_prompts(three, open_page):
     told = concluded(open_page("compare", runs=f"{RUN},{CODE}"))
-    assert "are of different prompts" in told and "no ratio is given" in told
+    assert "its prompt is not the baseline’s" in told and "no ratio is given" in told
     assert " less than" not in told and " more than" not in told
 
 
@@ -339,7 +356,16 @@ def test_no_ratio_is_given_across_prompts(three, open_page):
     ("base", "other", "told"),
     [
         ([3000.0], [2000.0], "−1.00 s; one run, noise not measured"),
-        ([3000.0, 3100.0], [2000.0], "−1.05 s; one run, noise not measured"),
+        (
+            [3000.0, 3100.0],
+            [2000.0],
+            "−1.05 s against the median of 2 runs with the baseline’s settings; this side ran once, noise not measured",
+        ),
+        (
+            [3000.0],
+            [2000.0, 2100.0],
+            "median of 2 runs with these settings: −950.0 ms; the baseline ran once, noise not measured",
+        ),
         (
             [3000.0, 3100.0],
             [2990.0, 3050.0],
@@ -371,7 +397,7 @@ def test_repeats_have_the_same_settings_and_two_of_them_are_the_noise(home, reco
         sorted(conclusion.repeats(stored, base)) == sorted(conclusion.repeats(stored, again)) == [3000, 3030]
     )
     assert list(conclusion.repeats(stored, other)) == [2000]
-    assert conclusion.time_against(stored, base, other) == "−1.01 s; one run, noise not measured"
+    assert conclusion.time_against(stored, base, other).startswith("−1.01 s against the median of 2 runs")
 
 
 def test_calibrations_that_route_alike_say_that_only_delta_differs(
@@ -383,7 +409,7 @@ def test_calibrations_that_route_alike_say_that_only_delta_differs(
     monkeypatch.setattr("routesparse.engine.paths.DATA", data)
     bundle.write_bundle(record, home / "spool")
     told = concluded(open_page("compare", run=RUN, calibrations="prose,code"))
-    assert "Same routing" in told and "only δ differs, by 0.0015 (0.0200 and 0.0215)" in told
+    assert "same routing" in told and "only δ differs, by 0.0015 (0.0200 and 0.0215)" in told
     assert "what this does to the answer is not known" in told
 
 

@@ -93,6 +93,15 @@ def test_settings_read_as_on_every_other_page(home, queue, open_page):
     )
 
 
+def test_a_job_names_the_quality_target_also_where_it_fails_for_it(home, queue, open_page):
+    job_id = queue.submit(RunRequest(policy="priced", price=1.4, quality="prose-kl"), TEXT)
+    assert "policy priced, price 1.4, quality prose-kl, τ layer 0.30," in text_of(
+        open_page("job", job=job_id)
+    )
+    queue.fail(queue.claim("worker-1"), "calibration", "the quality target 'prose-kl' changed")
+    assert "The calibration or the quality target" in text_of(open_page("job", job=job_id))
+
+
 def test_a_job_on_rescaled_positions_says_so(home, queue, open_page):
     asked = RunRequest(rope='{"rope_type": "yarn", "factor": 4.0}')
     assert "model demo, RoPE yarn ×4, policy" in text_of(open_page("job", job=queue.submit(asked, TEXT)))

@@ -107,6 +107,26 @@ def test_wrong_settings_are_explained_in_the_engines_words_and_mended_by_a_butto
     assert not page.button(key="submit").disabled
 
 
+def test_numbers_of_the_address_that_are_none_are_named(demo_home, open_page):
+    page = open_page("new_run", source="Paste", price="abc", tau="0.5", segment="long")
+    html = text_of(page)
+    assert "Price abc is not a number: the default is taken." in html
+    assert "Segment long is not a number: the device’s is taken." in html and "τ layer 0.5" not in html
+    assert "Price abc" not in text_of(
+        open_page("new_run", source="Paste", price="abc", with_policy="certified")
+    )
+    page.number_input(key="price").set_value(0.7).run()
+    assert "Price abc" not in text_of(page) and "Segment long" in text_of(page)
+
+
+@pytest.mark.parametrize("policy", ["certified", "strict"])
+def test_a_target_of_the_address_is_named_where_the_policy_reads_no_price(demo_home, open_page, policy):
+    page = open_page("new_run", source="Paste", with_policy=policy, limit="0.5", quality="prose-kl")
+    told = f"Quality prose-kl is not used: it sets a price, and policy {policy} reads none."
+    assert told in text_of(page) and told in text_of(page.run()), "also when the page is drawn again"
+    assert "is not used" not in text_of(open_page("new_run", source="Paste", with_policy=policy, limit="0.5"))
+
+
 def test_all_problems_are_named_at_once_also_without_a_prompt(demo_home, open_page):
     wrong = {"limit": "soon", "tau": "1.5", "price": "-1", "segment": "1000", "break_even": "-128"}
     html = text_of(open_page("new_run", source="Paste", **wrong))
@@ -114,7 +134,7 @@ def test_all_problems_are_named_at_once_also_without_a_prompt(demo_home, open_pa
         "No usable prompt yet",
         "is not understood",
         "τ layer 1.5",
-        "price -1",
+        "A price of -1 is out of range: use one from 0.000001 to 1,000,000.",
         "multiple of 128",
         "Break-even is -128",
     )

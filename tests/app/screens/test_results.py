@@ -270,6 +270,19 @@ def test_a_control_that_is_drawn_has_its_whole_interval_on_the_chart(found):
     ]
     assert "window=1024" not in [row.name for row in tables.beyond(rows)]
     assert tables.loss_ends(rows)[0] < -9
+    better = [
+        replace(row, difference=Estimate(0.3, -0.7, 9.0)) if row.name == "window=1024" else row
+        for row in found.at(32_768)
+    ]
+    assert tables.loss_ends(better)[1] > 9
+    low, _ = tables.loss_ends([row for row in found.at(32_768) if row.name != "window=1024"])
+    edge = [
+        replace(row, difference=Estimate(low + 0.01, low - 2.0, low + 0.5))
+        if row.name == "window=1024"
+        else row
+        for row in found.at(32_768)
+    ]
+    assert tables.loss_ends(edge)[0] < low - 2.0, "a point in the chart's margin"
 
 
 def test_a_chart_of_methods_with_unlike_numbers_of_prompts_says_both(home, open_page):

@@ -190,6 +190,19 @@ def test_columns_come_from_the_address_and_numbers_keep_their_digits(three, open
     assert page.query_params["columns"] == "kl,error" and not page.exception
 
 
+def test_a_quality_target_has_a_column_where_any_run_names_one(waiting, record, factory, open_page):
+    again = factory.rename(record, "77771c20aaaa5679")
+    run = replace(again.run, policy="priced", price=2.8, tau_layer=0.3, tuned_price="prose-kl")
+    bundle.write_bundle(replace(again, run=run), waiting / "spool")
+    shown = open_page("runs").dataframe[0].value
+    assert set(shown["quality"].dropna()) == {"prose-kl"}
+    assert "quality" in run_table.order(shown, run_table.SHOWN, grouped=False)
+    stored = queries.runs(access().store)
+    stored = stored[stored["tuned_price"].isna()].reset_index(drop=True)
+    by_hand, _ = run_table.rows(stored, verdicts.of_rows(stored), None)
+    assert "quality" not in by_hand
+
+
 def test_a_long_list_sends_what_is_shown_alone(three, open_page):
     open_page("runs")
     runs = queries.runs(access().store)

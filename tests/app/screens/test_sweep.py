@@ -151,7 +151,11 @@ def test_every_price_is_checked_against_the_calibration(demo_home, open_page, qu
 def test_every_bad_value_is_named_at_once_and_can_be_left_out(demo_home, open_page, queue):
     page = paste(open_page("new_run", source="Paste", vary="price", prices="0.5, cheap, -1, 0.50, 2"))
     html = text_of(page)
-    assert "price 'cheap' is no number" in html and "price -1" in html and "0.50 repeats a value" in html
+    assert (
+        "price 'cheap' is no number" in html
+        and "A price of -1 is out of range" in html
+        and "0.50 repeats a value" in html
+    )
     assert page.button(key="submit").disabled
     fix(page, "Leave it out")
     fix(page, "Leave it out")

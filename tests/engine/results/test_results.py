@@ -178,6 +178,16 @@ def test_times_of_another_sitting_than_ours_say_so(tmp_path):
     assert times["minference=1 (at aaaaaaa)"] == "9.00 ms (timed at aaaaaaa)"
 
 
+def test_a_commit_that_timed_all_rows_is_named_once(tmp_path):
+    content = values.scores()
+    for row in content["suite"]:
+        row |= {"predicted_by": ["a" * 40], "timed_by": ["b" * 40], "medians": {"prefill_ms": 9.0}}
+    ((found,), _) = read(tmp_path, content)
+    table = tables.main_table(found, 32_768)
+    assert {row[table.heads.index("prefill")] for row in table.rows} == {"9.00 ms"}
+    assert table.caption.endswith("; all prefills timed at bbbbbbb")
+
+
 def test_a_verdict_says_in_whose_time_the_two_were_compared(tmp_path):
     content = values.scores()
     tested = content["hypotheses"][0]
@@ -250,6 +260,8 @@ def test_perplexity_is_no_score(tmp_path):
     assert found.is_perplexity and wording.score(ours) == "20.000"
     assert wording.interval(ours.change) == "−2.0 [−4.0, −1.0]"
     assert "not measured" in tables.main_table(found).rows[1]
+    assert wording.unit(found) == "% less perplexity; below 0 is worse"
+    assert not found.by_task, "its n is of a length, not of a task"
 
 
 def test_the_page_has_no_script_no_address_and_no_markup_of_others(found):
