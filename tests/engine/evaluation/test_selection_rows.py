@@ -20,6 +20,20 @@ def test_a_torn_line_is_left_out_wherever_it_ends(tmp_path):
         list(rows.read_lines(path))
 
 
+def test_rows_that_failed_are_told_at_the_end_with_a_cure_for_a_full_device(tmp_path, capsys):
+    for why, cure in (("RuntimeError: CUDA driver error: out of memory", True), ("ValueError: x", False)):
+        with rows.Appender(tmp_path / "p.jsonl") as out:
+            out.write({"a": 1})
+            out.write({"failed": why})
+            out.write({"failed": why})
+        told = capsys.readouterr().err
+        assert f"2 measurements failed, the first: {why}; the same command tries them again" in told
+        assert ("fewer --processes" in told) == cure
+    with rows.Appender(tmp_path / "q.jsonl") as out:
+        out.write({"a": 1})
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz"])
 def test_a_file_beyond_the_bound_is_refused_packed_or_not(tmp_path, monkeypatch, ending):
     path = tmp_path / f"p{ending}"

@@ -13,6 +13,7 @@ from typing import Any
 
 from routesparse.engine import plain_files
 from routesparse.engine.errors import ConfigError, InputError
+from routesparse.engine.evaluation import study
 
 KEY = ("method", "setting", "task", "length", "index", "seed", "extras")
 Key = tuple[Any, ...]
@@ -84,7 +85,10 @@ def part(out: Path, place: int) -> Path:
 
 
 class Appender:
-    """Appends lines; each is in the operating system's hands when ``write`` returns."""
+    """Appends lines; each is in the operating system's hands when ``write`` returns.
+
+    At the end it says how many failed: a line that says why it has no numbers looks like any other on its way.
+    """
 
     def __init__(self, path: Path) -> None:
         """Errors: ConfigError for a .gz file, which plain lines would ruin."""
@@ -93,11 +97,14 @@ class Appender:
         path.parent.mkdir(parents=True, exist_ok=True)
         torn = path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size > 0
         self._file = path.open("a", buffering=1)
+        self._failed: list[str] = []
         if torn:
             self._file.write("\n")
 
     def write(self, row: dict[str, Any]) -> None:
         """Floats to six digits."""
+        if "failed" in row:
+            self._failed.append(str(row["failed"]))
         short = {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in row.items()}
         self._file.write(json.dumps(short) + "\n")
         self._file.flush()
@@ -107,3 +114,11 @@ class Appender:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
+        if self._failed:
+            more = (
+                "" if "out of memory" not in self._failed[0] else "; fewer --processes leave each more memory"
+            )
+            study.note(
+                f"{len(self._failed):,} measurements failed, the first: {self._failed[0]}; the same command tries them "
+                f"again{more}"
+            )

@@ -278,7 +278,7 @@ def test_a_prompt_longer_than_the_model_is_refused_before_anything_runs(job):
         predicting.predict(made, Bench)
 
 
-def test_a_method_that_fails_is_tried_again(job, monkeypatch):
+def test_a_method_that_fails_is_told_and_tried_again(job, monkeypatch, capsys):
     def fail(view):
         raise ZeroDivisionError("no blocks")
 
@@ -287,6 +287,9 @@ def test_a_method_that_fails_is_tried_again(job, monkeypatch):
     found = evaluated(made)
     assert [row["method"] for row in found["suite"]] == ["dense"]
     assert lines(made)[1]["failed"] == "ZeroDivisionError: no blocks"
+    assert (
+        "2 measurements failed, the first: ZeroDivisionError: no blocks; the same" in capsys.readouterr().err
+    )
     monkeypatch.setitem(methods.INLINE, "broken", (lambda _: lambda view: None, (1.0,)))
     assert [row["method"] for row in evaluated(made)["suite"]] == ["broken", "dense"]
 
