@@ -31,6 +31,12 @@ MASKS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def own_home(tmp_path, monkeypatch):
+    """The examples save: not into the home of whoever runs the tests."""
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
+
+
 @pytest.mark.parametrize("mask", MASKS)
 def test_the_reference_s_example_runs(tiny_model, tmp_path, capsys, mask):
     model = transformers.AutoModelForCausalLM.from_pretrained(tiny_model.save(tmp_path / "tiny"))
@@ -67,7 +73,6 @@ def test_the_lines_for_the_shell_run_in_their_order(run, tmp_path, monkeypatch):
     """On 5,000 characters in place of 12,000, with the bundled model."""
     (tmp_path / "data").symlink_to(ROOT / "data")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
     verdicts = []
     for line in SHELL:
         program, *words = shlex.split(line)

@@ -109,7 +109,7 @@ def test_rows_that_are_named_by_place_and_by_phrase_are_kept_with_their_text(tol
     assert "sees the last" not in (bundle / "manifest.json").read_text(), "nor is the phrase kept"
 
 
-def test_the_command_suggests_naming_rows_where_something_was_lost(run, model):
+def test_the_command_suggests_naming_rows_where_something_was_lost(run, model, home):
     asked = ("certify", "--model", model, "--prompt", model.parent / "prompt.txt", "--rows", 8)
     assert "--rows-of 'its question'" in run(*asked, "--method", "window=128")[1]
     assert "--rows-of" not in run(*asked)[1], "exact up to rounding"
