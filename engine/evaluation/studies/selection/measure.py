@@ -139,7 +139,7 @@ class Bench:
     )  # that our own policies route by; where one lacks: what the home holds
 
     def __init__(self, loaded: LoadedModel, *, extras: bool = True, captured: bool = True) -> None:
-        """captured: decide by CUDA graphs, as the product does; False where several processes share a GPU."""
+        """captured: decide by CUDA graphs, as the product does; False where processes share a GPU or lengths differ."""
         self._loaded = loaded
         self._model, self._tokenizer, self._extras = loaded.model, loaded.tokenizer, extras
         self._device = torch.device(loaded.device)
