@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import streamlit as st
 
-from routesparse.app.screens.new_run import problems, prompt_input, quality, rope, vary, what_it_takes
+from routesparse.app.screens.new_run import problems, prompt_input, quality, rope, unread, vary, what_it_takes
 from routesparse.app.shell import identity, model_checks, navigate, switch
 from routesparse.app.shell.access import Access, access
 from routesparse.app.shell.jobs_view import worker_note
@@ -25,8 +25,6 @@ from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.models.files import offered, resolve
 from routesparse.engine.models.token_count import PromptSize, most_tokens, part_of, prompt_size, size_of
 from routesparse.engine.profiles.files import stored_for
-
-_UNREAD = "unread-numbers"
 
 
 def render() -> None:
@@ -116,7 +114,7 @@ def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problem
         )
         wishes["rope"] = rope.field()
     with three:
-        unread = _unread_numbers()
+        no_numbers = unread.remembered()
         target = quality.target(wishes["model"], taken == "price") if priced else None
         if not priced:
             quality.say_unused(wishes["policy"])
@@ -164,13 +162,7 @@ def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problem
             placeholder="predicted",
             help=TERMS["break_even"],
         )
-        for name, (given, instead) in unread.items():
-            used = name != "price" or (priced and target is None)
-            if used and wishes.get(name) is None:
-                label = problems.labelled(name).strip()
-                states.note(
-                    f"{label[0].upper()}{label[1:]} {given[:40]} is not a number: {instead} is taken."
-                )
+        unread.tell(no_numbers, wishes, priced and target is None)
     with switches, st.container(horizontal=True, gap="large", vertical_alignment="center"):
         wishes["keep_text"] = st.toggle(
             "Keep the text",
@@ -212,26 +204,6 @@ def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problem
         request = replace(request, calibration=None)
         told.append(problems.Problem(wrong, (problems.UNCALIBRATED,)))
     return request.model, [request], None, told
-
-
-def _unread_numbers() -> dict[str, tuple[str, str]]:
-    """Setting -> what the address that the page was opened with gives for it where that is no number, and what is
-    taken instead: the fields leave it out without a word."""
-    kinds: dict[str, tuple[type, str]] = {
-        "tau": (float, "the default"),
-        "price": (float, "the default"),
-        "segment": (int, "the device’s"),
-        "break_even": (int, "the predicted one"),
-    }
-    found: dict[str, tuple[str, str]] = st.session_state.setdefault(_UNREAD, {})
-    if "segment" not in st.session_state:  # the page was just opened
-        for name, (number, instead) in kinds.items():
-            text = st.query_params.get(name)
-            try:
-                number(text or 0)
-            except ValueError:
-                found[name] = (str(text), instead)
-    return found
 
 
 def _absent(models: Collection[str]) -> str | None:

@@ -139,7 +139,7 @@ def _values(varied: Varied, policy: str) -> tuple[list[Any], list[Problem]]:
     for text in varied.texts[: sweep.MOST_POINTS]:
         try:
             value = sweep.value_of(field, text)
-            if isinstance(value, float) and (wrong := problems.out_of_range(value)):
+            if field == "price" and isinstance(value, float) and (wrong := problems.out_of_range(value)):
                 raise ConfigError(wrong)
             alone: dict[str, Any] = {"policy": policy, "budget": problems.EXAMPLE_LIMIT, field: value}
             RunRequest(**alone)
