@@ -232,12 +232,13 @@ def _measure(
     grid = tuning_windows.check_prices(tuning_windows.GRID if prices is None else prices)
     tokenizer = load_tokenizer(wanted.model).tokenizer
     drawn: list[Drawn] = []
-    if are_questions(prompts):
+    questions = are_questions(prompts)
+    if questions:
         drawn = _questions(report, prompts, domain, tokenizer, windows)
         tokens = max(one.window.tokens + len(one.window.answer_ids) for one in drawn)
     report.line(f"loading model {wanted.model}")
     asked = tuning_windows.Asked(wanted.model, wanted.rope, seed, "calibration", tokens, command)
-    opened = asked.opening(Bench, captured=not are_questions(prompts))
+    opened = asked.opening(Bench, captured=not questions)
     crew, count = wanted.processes.crew(opened)
     with Team(crew, count, report.line) as team:
         about = tuning_windows.ask(team, opened)

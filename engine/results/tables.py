@@ -129,17 +129,8 @@ def main_table(found: Evaluation, only: int | None = None) -> Table:
             )
     score = "word perplexity" if found.is_perplexity else "score"
     heads = (
-        *(
-            "tokens",
-            "method",
-            "n",
-            score,
-            f"against dense, {wording.unit(found)}",
-            "worst tenth, nats",
-            "harmed",
-            "area",
-        ),
-        *("attention", "deciding", "prefill", "dense reaches 80"),
+        *("tokens", "method", "n", score, f"against dense, {wording.unit(found)}"),
+        *("worst tenth, nats", "harmed", "area", "attention", "deciding", "prefill", "dense reaches 80"),
     )
     caption = f"{found.suite}. {found.source}"
     if only is not None:

@@ -84,7 +84,7 @@ def _note_left_out(rows: list[Row]) -> None:
     """A line a length; of many methods only how many."""
     for length, count in sorted(Counter(row["length"] for row in rows).items()):
         points = sorted({_point(row)[:2] for row in rows if row["length"] == length})
-        names = ", ".join(f"{name}={setting:g}" for name, setting in points[:4])
+        names = ", ".join(f"{name}={setting:g}" for name, setting in points)
         study.note(
             f"{count} predictions of {names if len(points) < 4 else f'{len(points)} methods'} at {length:,} tokens are "
             "of an older configuration (weights, rule or kernels) and left out"

@@ -194,15 +194,8 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _chosen_table(chosen: Sequence[TunedPrice]) -> list[str]:
     heads = (
-        "name",
-        "domain",
-        "unit",
-        chosen[0].units,
-        "documents",
-        "price",
-        "mean loss",
-        "upper bound",
-        "area",
+        *("name", "domain", "unit", chosen[0].units, "documents"),
+        *("price", "mean loss", "upper bound", "area"),
     )
     made = []
     for one in chosen:
@@ -233,18 +226,8 @@ def _check_table(chosen: Sequence[TunedPrice], target: Target, rows: Sequence[Ro
     seen = dict.fromkeys(row["domain"] for row in rows)
     own = {part.domain for one in chosen for part in one.parts}
     heads = (
-        *(
-            "price of",
-            "on",
-            "price",
-            chosen[0].units,
-            "clusters",
-            "mean loss",
-            "interval",
-            "upper bound",
-            "below",
-        ),
-        *("kept", "area", "saved"),
+        *("price of", "on", "price", chosen[0].units, "clusters"),
+        *("mean loss", "interval", "upper bound", "below", "kept", "area", "saved"),
     )
     made = []
     for one in chosen:
