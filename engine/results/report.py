@@ -87,7 +87,7 @@ def _name(one: Evaluation, found: Sequence[Evaluation]) -> str:
 
 def _shift_sections(shifted: Shift) -> Iterator[Section]:
     for goal in shifted.goals:
-        notes = (shift.headline(goal), shift.HOW, f"Written by {shifted.command}")
+        notes = (shift.headline(goal), shift.how(goal), f"Written by {shifted.command}")
         yield Section(
             f"{shift.TITLE} {goal.words}", notes, (shift.table(shifted, goal),), shift_picture(goal)
         )

@@ -1,7 +1,7 @@
-"""What a price that was tuned on one domain does on another: data/results/tuning_shift.json, read, and as a table.
+"""What a price that was tuned on one domain does on another: data/results/tuning*_shift.json, read, and as tables.
 
-``engine/evaluation/studies/tuning_table.py`` writes the file; a price claims nothing about a domain that it was not
-tuned on, so this is measurement, not promise.
+``engine/evaluation/studies/tuning_table.py`` writes the files, of texts and of questions; a price claims nothing
+about a domain that it was not tuned on, so this is measurement, not promise.
 """
 
 from __future__ import annotations
@@ -17,19 +17,12 @@ from routesparse.engine.export import numbers
 from routesparse.engine.results.tables import Table
 
 KIND = "shift of tuned prices"
-FILE = "tuning_shift.json"
+FILES = ("tuning_shift.json", "tuning_answers_shift.json")
 MOST_BYTES = 1 << 22
 KEPT = ("yes", "by its mean", "no")
 SIGNS = {"yes": "✓", "by its mean": "–", "no": "✕"}
 WORDS = {"yes": "kept", "by its mean": "kept by the mean only", "no": "missed"}
-TITLE = "Does a tuned price carry over to another kind of text?"
-HOW = (
-    "A row is a price and what it was tuned on, a column the kind of text that it was then used on: windows of "
-    "documents that no choice has seen. Kept: an upper bound of the mean loss is at most the target; kept by the mean "
-    "only: the measured mean is, the bound is not. Saved: causal area that is not read, against the strictest price "
-    "for the same target on the same windows. Framed: what the price was tuned on. It promises nothing about another "
-    "kind of text, nor, where it was tuned on the mean of several kinds, about one of them."
-)
+TITLE = "Does a tuned price carry over to other prompts?"
 
 
 @dataclass(frozen=True)
@@ -60,7 +53,9 @@ class Price:
     def told(self) -> str:
         """What it was tuned on, and what it is."""
         several = "each of " if self.robust else "mean of " if len(self.tuned_on) > 1 else ""
-        return f"{several}{', '.join(self.tuned_on)}: price {self.price:g}"
+        # Of many the uses say which: a picture's rows have no room for their names.
+        on = ", ".join(self.tuned_on) if len(self.tuned_on) < 4 else f"{len(self.tuned_on)} kinds"
+        return f"{several}{on}: price {self.price:g}"
 
 
 @dataclass(frozen=True)
@@ -88,6 +83,16 @@ class Goal:
         """The pairs of a price and a domain that it was tuned on; the windows are of other documents."""
         return [use for one in self.prices for use in one.uses if use.own]
 
+    @property
+    def units(self) -> str:
+        """What a loss is measured on: windows of a text, or questions by their gold answers."""
+        return "questions" if self.measure == "answer" else "windows"
+
+    @property
+    def kind(self) -> str:
+        """What a domain is."""
+        return "kind of question" if self.measure == "answer" else "kind of text"
+
     def kept(self, use: Use) -> str:
         """Whether the target is kept there: one of KEPT."""
         return kept(use.loss, use.bound, self.limit)
@@ -103,14 +108,14 @@ class Shift:
 
     command: str
     model: str
-    tokens: int  # of a window, at most
+    tokens: int  # of a window or question, at most
     sources: tuple[str, ...]
     goals: tuple[Goal, ...]
 
     @property
     def source(self) -> str:
         """Where the numbers come from, in one line."""
-        return f"windows of up to {self.tokens:,} tokens, model {self.model}, {'; '.join(self.sources)}"
+        return f"{self.goals[0].units} of up to {self.tokens:,} tokens, model {self.model}, {'; '.join(self.sources)}"
 
 
 def kept(loss: float, bound: float, limit: float) -> str:
@@ -122,8 +127,8 @@ def headline(goal: Goal) -> str:
     """How many pairs keep the target, and what the strictest price does."""
     text = (
         f"Target: {goal.words}, at {100 * goal.confidence:g} % confidence. Of {len(goal.shifted)} pairs of a price and "
-        f"a kind of text that it was not tuned on: {_counts(goal, goal.shifted)}. Of {len(goal.own)} on a kind that it "
-        f"was tuned on, other documents: {_counts(goal, goal.own)}."
+        f"a {goal.kind} that it was not tuned on: {_counts(goal, goal.shifted)}. Of {len(goal.own)} on a kind that it "
+        f"was tuned on, other {_SAMPLED[goal.units]}: {_counts(goal, goal.own)}."
     )
     strict = next((one for one in goal.prices if one.robust), None)
     if strict is None:
@@ -135,6 +140,31 @@ def headline(goal: Goal) -> str:
         else f"keeps it on all {len(strict.uses)} kinds"
     )
     return f"{text} The strictest price, {strict.price:g}, {of}."
+
+
+_SAMPLED = {"windows": "documents", "questions": "questions"}
+
+
+def how(goal: Goal) -> str:
+    """How to read a goal's picture."""
+    fresh = (
+        "fresh questions over books that no choice has seen"
+        if goal.units == "questions"
+        else "windows of documents that no choice has seen"
+    )
+    beyond = (
+        " A kind that no price loses says nothing about sparse attention, and answers say nothing about a text's other "
+        "tokens."
+        if goal.units == "questions"
+        else ""
+    )
+    return (
+        f"A row is a price and what it was tuned on, a column the {goal.kind} that it was then used on: {fresh}. Kept: "
+        "an upper bound of the mean loss is at most the target; kept by the mean only: the measured mean is, the bound "
+        f"is not. Saved: causal area that is not read, against the strictest price for the same target on the same "
+        f"{goal.units}. Framed: what the price was tuned on. It promises nothing about another {goal.kind}, nor, where "
+        f"it was tuned on the mean of several kinds, about one of them.{beyond}"
+    )
 
 
 def _counts(goal: Goal, uses: list[Use]) -> str:
@@ -154,8 +184,9 @@ def cell(goal: Goal, use: Use) -> tuple[str, str, str]:
 
 def told(found: Shift) -> str:
     """What stands behind a goal's picture, in one line."""
-    windows = sorted(use.windows for goal in found.goals for one in goal.prices for use in one.uses)
-    return f"n = {windows[0]} to {windows[-1]} windows a kind of text, {found.source}"
+    counts = sorted({use.windows for goal in found.goals for one in goal.prices for use in one.uses})
+    span = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+    return f"n = {span} {found.goals[0].units} of each kind, {found.source}"
 
 
 def table(found: Shift, goal: Goal) -> Table:
@@ -177,16 +208,16 @@ def table(found: Shift, goal: Goal) -> Table:
     ]
     heads = ("name", "tuned on", "used on", "n", "mean loss", "upper bound", "target", "area", "saved")
     caption = (
-        f"Target: {goal.words}; n: windows in clusters (documents; of code and docs projects); each bound by itself at "
-        f"{100 * goal.confidence:g} %. {found.source}"
+        f"Target: {goal.words}; n: {goal.units} in clusters (documents; of code and docs projects); each bound by "
+        f"itself at {100 * goal.confidence:g} %. {found.source}"
     )
     return Table(caption, heads, tuple(rows), (0, 1, 2, 6))
 
 
-def shipped() -> Shift | None:
-    """The file that comes with RouteSparse; None where it is not there. Errors: ResultsError."""
-    path = paths.DATA / "results" / FILE
-    return read(path) if path.is_file() else None
+def shipped() -> list[tuple[str, Shift]]:
+    """The files that come with RouteSparse, by name, as far as they are there. Errors: ResultsError."""
+    folder = paths.DATA / "results"
+    return [(name, read(folder / name)) for name in FILES if (folder / name).is_file()]
 
 
 def read(path: Path) -> Shift:

@@ -102,6 +102,7 @@ PAGES = {
     "models": "/models",
     "results": "/results",
     "results-older": "/results?set=main-ruler@2",
+    "results-answers": "/results?target=answer",
     "results-here": "/results?set=here-ruler",
     "results-pasted": "/results?set=here-pasted",
     "results-bad-link": "/results?set=deadbeef&length=7&method=nonsense",

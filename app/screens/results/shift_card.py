@@ -1,4 +1,4 @@
-"""The card of tuned prices on other kinds of text: which keep their target, with what they lose and save."""
+"""The card of tuned prices on other kinds of text or question: which keep their target, what they lose and save."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def card() -> None:
     except ResultsError as error:
         states.field_error(f"{wrong(error)}. It comes with RouteSparse: bring it back from the repository.")
         return
-    if found is None:
+    if not found:
         return
     with st.container(border=True, key="card-shift", gap="xsmall"):
         st.html(f'<div class="rs-h">{escape(shift.TITLE)}{glossary.mark("quality")}</div>')
-        by_measure = {one.measure: one for one in found.goals}
+        by_measure = {goal.measure: (file, one, goal) for file, one in found for goal in one.goals}
         measure = switch.chosen("target", by_measure)
-        switch.buttons("target", {name: one.words for name, one in by_measure.items()}, measure)
-        _draw(found, by_measure[measure])
+        switch.buttons("target", {name: goal.words for name, (_, _, goal) in by_measure.items()}, measure)
+        _draw(*by_measure[measure])
 
 
-def _draw(found: Shift, goal: Goal) -> None:
+def _draw(file: str, found: Shift, goal: Goal) -> None:
     st.html(f'<div class="rs-plain">{escape(shift.headline(goal))}</div>')
     theme = design.current_theme()
     name = f"shift-{goal.measure}"
@@ -48,18 +48,18 @@ def _draw(found: Shift, goal: Goal) -> None:
     exports.chart_foot(
         name,
         f"second line: mean loss and its upper bound, each at {100 * goal.confidence:g} % · third: area, against "
-        f"the strictest price for this target · {shift.told(found)} · source: data/results/{shift.FILE}",
+        f"the strictest price for this target · {shift.told(found)} · source: data/results/{file}",
         flat(goal),
         "shift",
         chart="shift-chart",
     )
-    st.html(f'<div class="rs-note">{escape(shift.HOW)}</div>')
+    st.html(f'<div class="rs-note">{escape(shift.how(goal))}</div>')
     with st.expander("The same as a table"):
         st.html(rows.html(shift.table(found, goal)))
 
 
 def picture(goal: Goal, theme: design.Theme) -> dict[str, Any]:
-    """Prices down, kinds of text across; three lines in a cell, framed where the price was tuned."""
+    """Prices down, kinds of text or question across; three lines in a cell, framed where the price was tuned."""
     fills = [design.blend(theme.panel, theme.levels[level], _TINT) for level in _LEVELS]
     cells = [
         {
@@ -72,7 +72,7 @@ def picture(goal: Goal, theme: design.Theme) -> dict[str, Any]:
                 [
                     f"{one.name} on {use.domain}{', tuned on it' if use.own else ''}",
                     *shift.cell(goal, use),
-                    f"n = {use.windows} windows in {use.clusters}",
+                    f"n = {use.windows} {goal.units} in {use.clusters}",
                 ]
             ),
             "framed": use.own,
@@ -86,7 +86,7 @@ def picture(goal: Goal, theme: design.Theme) -> dict[str, Any]:
 
 
 def flat(goal: Goal) -> pd.DataFrame:
-    """One row a price and a kind of text."""
+    """One row a price and a kind of text or question."""
     return pd.DataFrame(
         {
             "name": one.name,

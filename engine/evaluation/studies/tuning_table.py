@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,29 +66,38 @@ def main(argv: list[str] | None = None) -> None:
         paths.write_json(arguments.shift, shift.plain(shifted(chosen, *files[1], command)))
 
 
-_UNIT = {
-    "windows": f"A domain with at least {LEAST_CLUSTERS} documents (projects for code) is bounded over these; one with "
-    "fewer over windows that were drawn independently from those there are, so that its claim is about these alone.",
-    "questions": "A domain is a kind of question, bounded over its documents: of RULER each question is its own, drawn "
-    "by itself. The text around the needles of multivalue and multiquery is one of the split's four books in turn, of "
-    "the other kinds it is generated, so that the claim is about fresh questions over these texts.",
-}
-_FRESH = {
-    "windows": "Windows of documents that no choice has seen.",
-    "questions": "Fresh questions, over books that no choice has seen.",
-}
-_LOSS = {
-    "windows": "nats a token, and for next-token agreement the share of tokens whose likeliest next token is another "
-    "one than dense's.",
-    "questions": "what the gold answer loses of its log-likelihood, nats a token of the answer, which runs dense "
-    "behind the prompt.",
-}
-_BEYOND = {
-    "windows": "With few documents (prose, code) the test documents above are the only evidence that the price carries "
-    "over to others.",
-    "questions": "A kind that no price loses (whose bound comes from the number of questions alone) "
-    "says nothing about sparse attention: it stands here as a control. A price that keeps these answers may lose "
-    "what a text's other tokens, or questions about the whole of it, need.",
+@dataclass(frozen=True)
+class _Words:
+    """What the page says of windows, or of questions. unit: what is bounded over; loss: of what; beyond: its limits."""
+
+    unit: str
+    fresh: str
+    loss: str
+    beyond: str
+
+
+_WORDS = {
+    "windows": _Words(
+        unit=f"A domain with at least {LEAST_CLUSTERS} documents (projects for code) is bounded over these; one with "
+        "fewer over windows that were drawn independently from those there are, so that its claim is about these "
+        "alone.",
+        fresh="Windows of documents that no choice has seen.",
+        loss="nats a token, and for next-token agreement the share of tokens whose likeliest next token is another "
+        "one than dense's.",
+        beyond="With few documents (prose, code) the test documents above are the only evidence that the price carries "
+        "over to others.",
+    ),
+    "questions": _Words(
+        unit="A domain is a kind of question, bounded over its documents: of RULER each question is its own, drawn "
+        "by itself. The text around the needles of multivalue and multiquery is one of the split's four books in turn, "
+        "of the other kinds it is generated, so that the claim is about fresh questions over these texts.",
+        fresh="Fresh questions, over books that no choice has seen.",
+        loss="what the gold answer loses of its log-likelihood, nats a token of the answer, which runs dense "
+        "behind the prompt.",
+        beyond="A kind that no price loses (whose bound comes from the number of questions alone) "
+        "says nothing about sparse attention: it stands here as a control. A price that keeps these answers may lose "
+        "what a text's other tokens, or questions about the whole of it, need.",
+    ),
 }
 
 
@@ -110,6 +120,7 @@ def page(
     lots = tuning_check.by_target(chosen)
     goals = [f"{lot[0].goal} ({100 * lot[0].confidence:g} %)" for lot in lots]
     one, units = first.units.removesuffix("s"), first.units
+    words = _WORDS[units]
     return [
         "# Quality targets in place of a price" + (": gold answers" if units == "questions" else ""),
         f"Written by `{command}`; do not edit by hand.",
@@ -120,14 +131,14 @@ def page(
         "on, each at the full error, up to the first that failed (Learn-then-Test, fixed sequence); of those that "
         f"passed the one was taken that reads least. The confidence holds for prices and {units} that were fixed "
         "before their losses were seen, and for one target at a time: of several targets on the same "
-        f"{units} each may err. A second try on more rows is a second test. {_UNIT[units]} Losses are means over "
-        f"{units} of up to {first.tokens:,} tokens: {_LOSS[units]} Area: the kept share of the causal area.",
+        f"{units} each may err. A second try on more rows is a second test. {words.unit} Losses are means over "
+        f"{units} of up to {first.tokens:,} tokens: {words.loss} Area: the kept share of the causal area.",
         "",
         *_sources(headers, test_headers),
         "## What was chosen",
         *_chosen_table([one for lot in lots for one in lot]),
         "## The check on test documents",
-        f"{_FRESH[units]} *upper bound*: of their mean, by the same "
+        f"{words.fresh} *upper bound*: of their mean, by the same "
         f"method at {100 * first.confidence:g} %; *interval*: 95 %, bootstrap over clusters (documents; projects "
         "for code), given from 8 clusters on. *kept*: the upper bound is at most the target; *by its mean*: the mean "
         f"is, the bound is not. *below*: {units} whose own loss is at most the target. *saved*: area against what the "
@@ -154,7 +165,7 @@ def page(
         *(_right_table(first.tested, rows, test_rows) if units == "questions" else ()),
         "## What this does not say",
         f"Nothing about another model, other kinds of text or question, or prompts far longer than these {units}. A "
-        f"mean over {units} says nothing about a single {one}, or about a token that must be right. {_BEYOND[units]}",
+        f"mean over {units} says nothing about a single {one}, or about a token that must be right. {words.beyond}",
     ]
 
 

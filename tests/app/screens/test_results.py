@@ -312,11 +312,12 @@ def test_two_evaluations_of_one_suite_stand_beside_each_other(home, open_page):
 
 @pytest.fixture
 def tuned_elsewhere(home):
-    shipped = Path(__file__).parents[3] / "data" / "results" / shift.FILE
-    target = paths.DATA / "results" / shift.FILE
-    target.parent.mkdir(parents=True)
-    target.write_bytes(shipped.read_bytes())
-    return target
+    shipped = Path(__file__).parents[3] / "data" / "results"
+    folder = paths.DATA / "results"
+    folder.mkdir(parents=True)
+    for name in shift.FILES:
+        (folder / name).write_bytes((shipped / name).read_bytes())
+    return folder / shift.FILES[0]
 
 
 def test_tuned_prices_on_other_kinds_of_text_stand_there_by_target(tuned_elsewhere, open_page):
@@ -328,6 +329,8 @@ def test_tuned_prices_on_other_kinds_of_text_stand_there_by_target(tuned_elsewhe
         assert part in text
     other = open_page("results", target="agreement")
     assert "at most 3 % of next tokens changed" in text_of(other) and "code-agreement" in text_of(other)
+    answers = text_of(open_page("results", target="answer"))
+    assert "n = 64 questions of each kind" in answers and "tuning_answers_shift.json" in answers
 
 
 def test_broken_tuned_prices_are_named_and_the_evaluations_stay(evaluated, tuned_elsewhere, open_page):
@@ -339,7 +342,7 @@ def test_broken_tuned_prices_are_named_and_the_evaluations_stay(evaluated, tuned
 
 @pytest.mark.parametrize("theme", [design.LIGHT, design.DARK])
 def test_the_chart_of_tuned_prices_says_its_verdicts_in_words_too(theme):
-    goal = shift.read(Path(__file__).parents[3] / "data" / "results" / shift.FILE).goals[0]
+    goal = shift.read(Path(__file__).parents[3] / "data" / "results" / shift.FILES[0]).goals[0]
     chart = shift_card.picture(goal, theme)
     by_name = {label.split("\n")[0]: row for row, label in enumerate(chart["row_labels"])}
     first = next(cell for cell in chart["cells"] if cell[:2] == [by_name["prose-kl"], 0])

@@ -97,7 +97,7 @@ def test_the_page_tells_what_was_chosen_kept_and_saved(tmp_path):
     made.save(tmp_path / "prices" / "all.json")
     out = tmp_path / "TUNE.md"
     files = [str(tmp_path / name) for name in ("a.jsonl", "b.jsonl")]
-    written = tmp_path / shift.FILE
+    written = tmp_path / shift.FILES[0]
     tuning_table.main(
         [*files, "--prices", str(tmp_path / "prices"), "--out", str(out), "--shift", str(written)]
     )
@@ -169,8 +169,8 @@ def test_the_shipped_prices_and_page_are_what_the_shipped_rows_say(kind, name):
     text = (results / name).read_text()
     command = text.splitlines()[1].split("`")[1]
     assert "\n".join(tuning_table.page(shipped, *files[0], *files[1], command)).rstrip() + "\n" == text
-    if not kind:
-        assert shift.read(results / shift.FILE) == tuning_table.shifted(shipped, *files[1], command)
+    written = dict(shift.shipped())[f"tuning_{kind}shift.json"]
+    assert written == tuning_table.shifted(shipped, *files[1], command)
     for one in shipped:
         again = choose(
             files[0][0],

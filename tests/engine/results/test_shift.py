@@ -31,7 +31,7 @@ SHIFT = Shift("write it", "demo", 16_384, ("NVIDIA H200, seed 1",), (GOAL,))
 
 
 def test_what_was_written_is_read_again(tmp_path):
-    path = paths.write_json(tmp_path / shift.FILE, shift.plain(SHIFT))
+    path = paths.write_json(tmp_path / shift.FILES[0], shift.plain(SHIFT))
     assert shift.read(path) == SHIFT
     path.write_text(path.read_text().replace('"bound": 0.013', '"bound": NaN'))
     with pytest.raises(ResultsError, match=re.escape("goals[0].prices[0].uses[2].bound is NaN")):
@@ -70,11 +70,24 @@ def test_the_picture_frames_what_a_price_was_tuned_on_and_the_report_holds_it():
     assert "| prose-kl |" in report.markdown([], [], "routesparse report", SHIFT)
 
 
-def test_the_shipped_file_says_what_its_headlines_say():
-    found = shift.shipped()
-    assert found is not None and [goal.measure for goal in found.goals] == ["kl", "agreement", "nats"]
+def test_of_questions_it_speaks_of_questions():
+    goal = dataclasses.replace(GOAL, measure="answer")
+    found = dataclasses.replace(SHIFT, goals=(goal,))
+    table = shift.table(found, goal)
+    said = " ".join((shift.headline(goal), shift.how(goal), shift.told(found), table.caption))
+    assert "window" not in said and "kind of text" not in said and "other documents" not in said
+    assert "n = 64 to 66 questions of each kind" in said
+    assert "question" not in " ".join((shift.headline(GOAL), shift.how(GOAL), shift.told(SHIFT)))
+
+
+def test_the_shipped_files_say_what_their_headlines_say():
+    (_, found), (_, answers) = shift.shipped()
+    assert [goal.measure for goal in (*found.goals, *answers.goals)] == ["kl", "agreement", "nats", "answer"]
+    assert all(use.windows == 64 for one in answers.goals[0].prices for use in one.uses)
     for goal in found.goals:
         assert goal.domains == ["prose", "dialog", "code", "docs"] and goal.confidence == 0.95
         assert all(use.windows >= 60 for one in goal.prices for use in one.uses)
         assert len({(one.name, use.domain) for one in goal.prices for use in one.uses}) == 20
-    assert json.loads((paths.DATA / "results" / shift.FILE).read_text())["kind"] == shift.KIND
+    assert all(
+        json.loads((paths.DATA / "results" / name).read_text())["kind"] == shift.KIND for name in shift.FILES
+    )

@@ -54,8 +54,8 @@ TARGETS: dict[str, Target] = {
         (errors.ResultsError,),
     ),
     "shift": Target(
-        json_bytes(json.loads((paths.DATA / "results" / shift.FILE).read_text())),
-        written(shift.FILE, lambda file: report.page([], [], "fuzz", shift.read(file))),
+        json_bytes(json.loads((paths.DATA / "results" / shift.FILES[0]).read_text())),
+        written(shift.FILES[0], lambda file: report.page([], [], "fuzz", shift.read(file))),
         (errors.ResultsError,),
     ),
 }

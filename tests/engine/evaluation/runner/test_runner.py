@@ -389,7 +389,9 @@ def test_the_command_runs_all_stages(run, folder, data, tmp_path):
     assert "--tasks passkey,number\\_string" in page and "not tested: no predictions of routesparse" in page
     assert str(tmp_path) not in page
     assert shift.TITLE not in (tmp_path / "page.html").read_text()
-    code, out, err = run("report", there, *wanted, "--shift", paths.DATA / "results" / shift.FILE, "--force")
+    code, out, err = run(
+        "report", there, *wanted, "--shift", paths.DATA / "results" / shift.FILES[0], "--force"
+    )
     assert code == 0 and all(
         shift.TITLE in (tmp_path / f"page.{kind}").read_text() for kind in ("html", "md")
     )
