@@ -104,10 +104,13 @@ CONTROLS = {
 
 
 def main_table(found: Evaluation, only: int | None = None) -> Table:
-    """Methods by length, or at one length; the caption then says once what is alike of all times."""
+    """Methods by length, or at one length; the caption says once what is alike of all times."""
     rows: list[tuple[str, ...]] = []
-    alike = "" if only is None else wording.all_timed_elsewhere(found.at(only))
-    for length in found.lengths if only is None else [only]:
+    lengths = found.lengths if only is None else [only]
+    told = {wording.all_timed_elsewhere(found.at(length)) for length in lengths}
+    alike = told.pop() if len(told) == 1 else ""
+    answers = not found.is_perplexity  # a book has none that could be lost
+    for length in lengths:
         ours = next((row for row in found.at(length) if row.method == "routesparse"), None)
         for row in found.at(length):
             dense = row.method == "dense"
@@ -118,24 +121,32 @@ def main_table(found: Evaluation, only: int | None = None) -> Table:
                     wording.prompts(row),
                     wording.score(row),
                     "reference" if dense else wording.change(row),
-                    "reference" if dense else wording.interval(row.worst_decile, row.few_clusters, 3),
-                    "reference" if dense else wording.harmed(row),
+                    *(_lost(row) if answers else ()),
                     numbers.share(row.area),
                     numbers.millis(row.attention_ms),
                     "none" if dense else numbers.millis(row.select_ms),
                     numbers.millis(row.prefill_ms) + ("" if alike else wording.timed_elsewhere(row, ours)),
-                    wording.good_tasks(row),
+                    *((wording.good_tasks(row),) if answers else ()),
                 )
             )
-    score = "word perplexity" if found.is_perplexity else "score"
     heads = (
-        *("tokens", "method", "n", score, f"against dense, {wording.unit(found)}"),
-        *("worst tenth, nats", "harmed", "area", "attention", "deciding", "prefill", "dense reaches 80"),
+        *("tokens", "method", "n", "score" if answers else "word perplexity"),
+        f"against dense, {wording.unit(found)}",
+        *(("worst tenth, nats", "harmed") if answers else ()),
+        *("area", "attention", "deciding", "prefill"),
+        *(("dense reaches 80",) if answers else ()),
     )
-    caption = f"{found.suite}. {found.source}"
+    caption = f"{found.suite}. {found.source}{alike}"
     if only is not None:
-        return Table(caption + alike, heads[1:], tuple(row[1:] for row in rows))
+        return Table(caption, heads[1:], tuple(row[1:] for row in rows))
     return Table(caption, heads, tuple(rows), (0, 1))
+
+
+def _lost(row: MethodRow) -> tuple[str, str]:
+    """Of a method's answers: the worst tenth's likelihood, and how many score lower than dense's."""
+    if row.method == "dense":
+        return "reference", "reference"
+    return wording.interval(row.worst_decile, row.few_clusters, 3), wording.harmed(row)
 
 
 def length_table(found: Evaluation) -> Table:
