@@ -293,7 +293,7 @@ def _print(made: TunedPrice, path: Path) -> None:
             f"price {made.price:g} reads least of those that were kept; a higher one gives heads more again"
         )
     for part in made.parts:
-        console.print(
-            f"{part.domain}: {part.windows} {made.units} of {part.documents} documents; unit: {part.unit}"
-        )
+        own = part.documents == part.windows
+        of = ", each its own document" if own else f" of {part.documents} documents; unit: {part.unit}"
+        console.print(f"{part.domain}: {part.windows} {made.units}{of}")
     console.print(f"{made.says}\n{path}", markup=False, soft_wrap=True)

@@ -118,9 +118,7 @@ def test_a_price_is_chosen_for_gold_answers_and_used_by_its_name(run, model, hom
     )
     code, out, err = run(*common, "--target", "answer=9", "--windows", 7)
     assert code == 0, err
-    assert (
-        "7 of 8 questions are measured" in err and "mine: 7 questions of 7 documents; unit: document" in out
-    )
+    assert "7 of 8 questions are measured" in err and "mine: 7 questions, each its own document" in out
     made = tuned.load("mine-answer")
     assert (made.price, made.measure, made.tokens) == (0.5, "answer", 505)
     rows = [json.loads(line) for line in (home / "tuning" / "mine-answer.jsonl").read_text().splitlines()]
