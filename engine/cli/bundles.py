@@ -156,7 +156,10 @@ def report(
         Path | None, typer.Option(help="Evaluations: also as the JSON file that the page Results reads.")
     ] = None,
     shift: Annotated[
-        Path | None, typer.Option(help="Evaluations: also tuned prices on other domains, tuning_shift.json.")
+        Path | None,
+        typer.Option(
+            help="Evaluations: also tuned prices on other domains, tuning_shift.json or tuning_answers_shift.json."
+        ),
     ] = None,
     json_output: JsonFlag = False,
 ) -> None:

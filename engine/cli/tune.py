@@ -17,7 +17,7 @@ from routesparse.engine.calibrate.questions import are_questions, read_questions
 from routesparse.engine.calibrate.tuning_rows import WINDOW, read_measured
 from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.folders import LEAST_TOKENS, check_name
-from routesparse.engine.calibration.tuned import TunedPrice
+from routesparse.engine.calibration.tuned import Part, TunedPrice
 from routesparse.engine.cli.checks import writable_folder
 from routesparse.engine.cli.options import JsonFlag, ModelName, ProcessCount, RayAddress, RopeJson
 from routesparse.engine.cli.output import Reporter, out_console, print_json
@@ -293,7 +293,12 @@ def _print(made: TunedPrice, path: Path) -> None:
             f"price {made.price:g} reads least of those that were kept; a higher one gives heads more again"
         )
     for part in made.parts:
-        own = part.documents == part.windows
-        of = ", each its own document" if own else f" of {part.documents} documents; unit: {part.unit}"
-        console.print(f"{part.domain}: {part.windows} {made.units}{of}")
+        console.print(counted(part, made.units))
     console.print(f"{made.says}\n{path}", markup=False, soft_wrap=True)
+
+
+def counted(part: Part, units: str) -> str:
+    """How much of a domain was measured, and what its bound is over: every question of RULER is its own document."""
+    if part.unit == "document" and part.clusters == part.documents == part.windows:
+        return f"{part.domain}: {part.windows} {units}, each its own document"
+    return f"{part.domain}: {part.windows} {units} of {part.documents} documents; unit: {part.unit}"

@@ -125,7 +125,7 @@ It belongs to weights of sha256 {config[BASE_SHA256]}; others are refused.
 ## Dense scores
 The suite `stories`, whose words, people and haystacks training never saw, in percent of the gold strings found; in
 brackets the base (n {min(row["n"] for row in base["tasks"])}, {", ".join(base["about"]["devices"])}). Seed
-{about["seed"]}, {", ".join(about["devices"])}; at most {about["n"]} prompts a cell were asked for, n done.
+{about["seed"]}, {", ".join(about["devices"])}; n prompts a cell.
 
 {score_table(scores, base)}
 

@@ -51,7 +51,7 @@ def sections(
     for one in found:
         notes = (
             *(wording.headline(one, length) for length in reversed(one.lengths)),
-            wording.HOW,
+            wording.how(one),
             one.made_by,
         )
         yield Section(f"{_name(one, found)}: methods by length", notes, (tables.main_table(one),))

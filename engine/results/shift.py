@@ -52,10 +52,16 @@ class Price:
     @property
     def told(self) -> str:
         """What it was tuned on, and what it is."""
+        return self._on(", ".join(self.tuned_on))
+
+    @property
+    def told_short(self) -> str:
+        """``told`` for a picture, whose rows have no room for many names; frames say which they are."""
+        return self._on(f"{len(self.tuned_on)} kinds") if len(self.tuned_on) > 3 else self.told
+
+    def _on(self, names: str) -> str:
         several = "each of " if self.robust else "mean of " if len(self.tuned_on) > 1 else ""
-        # Of many the uses say which: a picture's rows have no room for their names.
-        on = ", ".join(self.tuned_on) if len(self.tuned_on) < 4 else f"{len(self.tuned_on)} kinds"
-        return f"{several}{on}: price {self.price:g}"
+        return f"{several}{names}: price {self.price:g}"
 
 
 @dataclass(frozen=True)
@@ -148,7 +154,7 @@ _SAMPLED = {"windows": "documents", "questions": "questions"}
 def how(goal: Goal) -> str:
     """How to read a goal's picture."""
     fresh = (
-        "fresh questions over books that no choice has seen"
+        "fresh questions, those with a text around them over books that no choice has seen"
         if goal.units == "questions"
         else "windows of documents that no choice has seen"
     )
@@ -207,17 +213,18 @@ def table(found: Shift, goal: Goal) -> Table:
         for use in one.uses
     ]
     heads = ("name", "tuned on", "used on", "n", "mean loss", "upper bound", "target", "area", "saved")
+    clusters = "documents" if goal.units == "questions" else "clusters (documents; of code and docs projects)"
     caption = (
-        f"Target: {goal.words}; n: {goal.units} in clusters (documents; of code and docs projects); each bound by "
-        f"itself at {100 * goal.confidence:g} %. {found.source}"
+        f"Target: {goal.words}; n: {goal.units} in {clusters}; each bound by itself at "
+        f"{100 * goal.confidence:g} %. {found.source}"
     )
     return Table(caption, heads, tuple(rows), (0, 1, 2, 6))
 
 
-def shipped() -> list[tuple[str, Shift]]:
-    """The files that come with RouteSparse, by name, as far as they are there. Errors: ResultsError."""
-    folder = paths.DATA / "results"
-    return [(name, read(folder / name)) for name in FILES if (folder / name).is_file()]
+def shipped() -> list[Path]:
+    """The files that come with RouteSparse, as far as they are there."""
+    found = (paths.DATA / "results" / name for name in FILES)
+    return [path for path in found if path.is_file()]
 
 
 def read(path: Path) -> Shift:

@@ -1,4 +1,4 @@
-"""Which tuned prices keep their target on other kinds of text, as SVG without a script; colours are classes."""
+"""Which tuned prices keep their target on other kinds of prompts, as SVG without a script; colours are classes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STYLE = (
 
 
 def shift_picture(goal: Goal) -> str:
-    """Prices down, kinds of text across; three lines in a cell, framed where the price was tuned."""
+    """Prices down, kinds of text or question across; three lines in a cell, framed where the price was tuned."""
     domains = goal.domains
     wide = (_WIDTH - _LEFT) / len(domains)
     height = _TOP + _ROW * len(goal.prices) + 4
@@ -28,7 +28,7 @@ def shift_picture(goal: Goal) -> str:
         top = _TOP + _ROW * down
         parts.append(
             f'<text x="0" y="{top + 26}" font-weight="650">{escape(one.name)}</text>'
-            f'<text x="0" y="{top + 44}" font-size="11">{escape(one.told)}</text>'
+            f'<text x="0" y="{top + 44}" font-size="11">{escape(one.told_short)}</text>'
         )
         for use in one.uses:
             left = _LEFT + wide * domains.index(use.domain)

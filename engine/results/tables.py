@@ -263,12 +263,18 @@ def front_table(found: Evaluation, length: int) -> Table:
 def ablation_table(found: Evaluation, length: int) -> Table:
     """The paper's variants and ours."""
     known = found.at(length)
+    answers = not found.is_perplexity
+    heads = (
+        *("variant", "n", "prefill", "score" if answers else "word perplexity", "against dense"),
+        *(("worst tenth, nats",) if answers else ()),
+        *("fallback", "area", "what it is"),
+    )
     cells = []
     for variant in VARIANTS:
         row = _standing_for(variant.method, known)
         if row is None:
             why = variant.told if variant.method is None else f"not run: {variant.told}"
-            cells.append((variant.name, *["–"] * 7, why))
+            cells.append((variant.name, *["–"] * (len(heads) - 2), why))
             continue
         cells.append(
             (
@@ -277,29 +283,18 @@ def ablation_table(found: Evaluation, length: int) -> Table:
                 numbers.millis(row.prefill_ms),
                 wording.score(row),
                 wording.change(row),
-                wording.interval(row.worst_decile, row.few_clusters, 3),
+                *((wording.interval(row.worst_decile, row.few_clusters, 3),) if answers else ()),
                 numbers.share(row.fallback),
                 numbers.share(row.area),
                 f"{row.name}: {_told(variant, row, known)}",
             )
         )
-    heads = (
-        "variant",
-        "n",
-        "prefill",
-        "score",
-        "against dense",
-        "worst tenth, nats",
-        "fallback",
-        "area",
-        "what it is",
-    )
     caption = (
         f"{found.suite} at {length:,} tokens. Descriptive: no correction, no verdict; scores of different n are of "
         "different prompts, only differences to dense are paired. "
         f"{found.source}"
     )
-    return Table(caption, heads, tuple(cells), (0, 8))
+    return Table(caption, heads, tuple(cells), (0, len(heads) - 1))
 
 
 def _standing_for(method: str | None, rows: Sequence[MethodRow]) -> MethodRow | None:

@@ -30,14 +30,15 @@ SUITES = {
     "stress": "prompts that are made to be hard for sparse attention",
 }
 LOSING = ("window", "random_blocks")
-HOW = (
+_HOW = (
     "Against dense: mean over tasks of the paired difference on the same prompts, with its 95 % bootstrap interval "
     "over clusters; where fewer than 10 prompts differ, how many do, and Newcombe's interval if scores are 0 or 1. "
     "Where n is smaller than dense's, the score is of fewer prompts, and the difference alone compares. "
     "(at ...): predicted by that commit's code, ours by another one's. "
+)
+_HOW_ANSWERS = (
     "Worst tenth: mean change of the gold answer's log-likelihood over the tenth of the prompts that lose most. "
-    "Harmed: prompts that score lower than dense; even where none of n prompts lost, up to 3/n of all may. Area: share "
-    "of the causal area read. Times are medians."
+    "Harmed: prompts that score lower than dense; even where none of n prompts lost, up to 3/n of all may. "
 )
 
 
@@ -122,6 +123,12 @@ def timed_elsewhere(row: MethodRow, ours: MethodRow | None = None) -> str:
     if row.timed_by == row.predicted_by and beside:
         return ""
     return f" (timed at {', '.join(commit[:7] for commit in row.timed_by)})"
+
+
+def how(found: Evaluation) -> str:
+    """How to read the main table."""
+    answers = "" if found.is_perplexity else _HOW_ANSWERS
+    return f"{_HOW}{answers}Area: share of the causal area read. Times are medians."
 
 
 def all_timed_elsewhere(rows: Sequence[MethodRow]) -> str:

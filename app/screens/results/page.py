@@ -218,7 +218,7 @@ def _method_card(chosen: Offered, length: int, picked: MethodRow | None) -> None
     with st.container(border=True, key="card-methods", gap="xsmall"):
         st.html(f'<div class="rs-h">Methods at {length:,} tokens</div>')
         st.html(rows.html(table, None if picked is None else picked.name))
-        st.html(f'<div class="rs-note">{escape(wording.HOW)}</div>')
+        st.html(f'<div class="rs-note">{escape(wording.how(chosen.found))}</div>')
         all_rows = rows.method_rows(chosen.found)
         exports.chart_foot(
             f"{chosen.found.suite}-methods",

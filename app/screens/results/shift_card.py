@@ -25,16 +25,20 @@ _ROW_PX = 66
 
 def card() -> None:
     """Draw it; nothing where no such file ships. The address holds the target."""
-    try:
-        found = shift.shipped()
-    except ResultsError as error:
-        states.field_error(f"{wrong(error)}. It comes with RouteSparse: bring it back from the repository.")
-        return
-    if not found:
+    by_measure: dict[str, tuple[str, Shift, Goal]] = {}
+    for path in shift.shipped():
+        try:
+            found = shift.read(path)
+        except ResultsError as error:
+            states.field_error(
+                f"{wrong(error)}. It comes with RouteSparse: bring it back from the repository."
+            )
+            continue
+        by_measure |= {goal.measure: (path.name, found, goal) for goal in found.goals}
+    if not by_measure:
         return
     with st.container(border=True, key="card-shift", gap="xsmall"):
         st.html(f'<div class="rs-h">{escape(shift.TITLE)}{glossary.mark("quality")}</div>')
-        by_measure = {goal.measure: (file, one, goal) for file, one in found for goal in one.goals}
         measure = switch.chosen("target", by_measure)
         switch.buttons("target", {name: goal.words for name, (_, _, goal) in by_measure.items()}, measure)
         _draw(*by_measure[measure])
@@ -72,7 +76,7 @@ def picture(goal: Goal, theme: design.Theme) -> dict[str, Any]:
                 [
                     f"{one.name} on {use.domain}{', tuned on it' if use.own else ''}",
                     *shift.cell(goal, use),
-                    f"n = {use.windows} {goal.units} in {use.clusters}",
+                    f"n = {use.windows} {goal.units} in {use.clusters} clusters",
                 ]
             ),
             "framed": use.own,
@@ -80,7 +84,7 @@ def picture(goal: Goal, theme: design.Theme) -> dict[str, Any]:
         for place, one in enumerate(goal.prices)
         for use in one.uses
     ]
-    names = [f"{one.name}\n{one.told.replace(': ', chr(10))}" for one in goal.prices]
+    names = [f"{one.name}\n{one.told_short.replace(': ', chr(10))}" for one in goal.prices]
     axes = (grid.Axis("", names), grid.Axis("used on", goal.domains))
     return grid.drawing(pd.DataFrame(cells), *axes, theme, _ROW_PX)
 

@@ -91,7 +91,7 @@ _WORDS = {
         unit="A domain is a kind of question, bounded over its documents: of RULER each question is its own, drawn "
         "by itself. The text around the needles of multivalue and multiquery is one of the split's four books in turn, "
         "of the other kinds it is generated, so that the claim is about fresh questions over these texts.",
-        fresh="Fresh questions, over books that no choice has seen.",
+        fresh="Fresh questions, those of multivalue and multiquery over books that no choice has seen.",
         loss="what the gold answer loses of its log-likelihood, nats a token of the answer, which runs dense "
         "behind the prompt.",
         beyond="A kind that no price loses (whose bound comes from the number of questions alone) "

@@ -337,7 +337,7 @@ def test_broken_tuned_prices_are_named_and_the_evaluations_stay(evaluated, tuned
     tuned_elsewhere.write_text("{}")
     text = text_of(open_page("results"))
     assert "tuning_shift.json can't be read: command is missing" in text
-    assert "routesparse=0.5" in text
+    assert "routesparse=0.5" in text and "strictest-answer" in text, "what is whole stays"
 
 
 @pytest.mark.parametrize("theme", [design.LIGHT, design.DARK])

@@ -10,6 +10,7 @@ import torch
 
 from routesparse.engine import paths, route
 from routesparse.engine.calibration import tuned
+from routesparse.engine.cli import tune
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.jobs.analysis import WarmAnalysis
@@ -63,6 +64,8 @@ def test_a_price_is_measured_chosen_and_used_by_its_name(run, model, home, texts
         "tune", "mine", "--rows", rows, "--target", "agreement=0.01", "--name", "other", "--confidence", 0.6
     )
     assert code == 0 and rows.stat().st_size == size and "unit: window" in out
+    alone = replace(made.parts[0], documents=6)
+    assert tune.counted(alone, "windows") == "mine: 6 windows of 6 documents; unit: window"
     assert tuned.load("other").measure == "agreement"
     _only_what_was_measured_is_chosen_from(run, rows)
 
