@@ -22,6 +22,10 @@ MOST_BYTES = 1 << 22
 KEPT = ("yes", "by its mean", "no")
 SIGNS = {"yes": "✓", "by its mean": "–", "no": "✕"}
 WORDS = {"yes": "kept", "by its mean": "kept by the mean only", "no": "missed"}
+FRESH = {  # what a price is checked on, by units
+    "windows": "windows of documents that no choice has seen",
+    "questions": "fresh questions, those with a text around them over books that no choice has seen",
+}
 TITLE = "Does a tuned price carry over to other prompts?"
 
 
@@ -153,11 +157,6 @@ _SAMPLED = {"windows": "documents", "questions": "questions"}
 
 def how(goal: Goal) -> str:
     """How to read a goal's picture."""
-    fresh = (
-        "fresh questions, those with a text around them over books that no choice has seen"
-        if goal.units == "questions"
-        else "windows of documents that no choice has seen"
-    )
     beyond = (
         " A kind that no price loses says nothing about sparse attention, and answers say nothing about a text's other "
         "tokens."
@@ -165,7 +164,8 @@ def how(goal: Goal) -> str:
         else ""
     )
     return (
-        f"A row is a price and what it was tuned on, a column the {goal.kind} that it was then used on: {fresh}. Kept: "
+        f"A row is a price and what it was tuned on, a column the {goal.kind} that it was then used on: "
+        f"{FRESH[goal.units]}. Kept: "
         "an upper bound of the mean loss is at most the target; kept by the mean only: the measured mean is, the bound "
         f"is not. Saved: causal area that is not read, against the strictest price for the same target on the same "
         f"{goal.units}. Framed: what the price was tuned on. It promises nothing about another {goal.kind}, nor, where "

@@ -71,7 +71,6 @@ class _Words:
     """What the page says of windows, or of questions. unit: what is bounded over; loss: of what; beyond: its limits."""
 
     unit: str
-    fresh: str
     loss: str
     beyond: str
 
@@ -81,7 +80,6 @@ _WORDS = {
         unit=f"A domain with at least {LEAST_CLUSTERS} documents (projects for code) is bounded over these; one with "
         "fewer over windows that were drawn independently from those there are, so that its claim is about these "
         "alone.",
-        fresh="Windows of documents that no choice has seen.",
         loss="nats a token, and for next-token agreement the share of tokens whose likeliest next token is another "
         "one than dense's.",
         beyond="With few documents (prose, code) the test documents above are the only evidence that the price carries "
@@ -91,7 +89,6 @@ _WORDS = {
         unit="A domain is a kind of question, bounded over its documents: of RULER each question is its own, drawn "
         "by itself. The text around the needles of multivalue and multiquery is one of the split's four books in turn, "
         "of the other kinds it is generated, so that the claim is about fresh questions over these texts.",
-        fresh="Fresh questions, those of multivalue and multiquery over books that no choice has seen.",
         loss="what the gold answer loses of its log-likelihood, nats a token of the answer, which runs dense "
         "behind the prompt.",
         beyond="A kind that no price loses (whose bound comes from the number of questions alone) "
@@ -120,7 +117,7 @@ def page(
     lots = tuning_check.by_target(chosen)
     goals = [f"{lot[0].goal} ({100 * lot[0].confidence:g} %)" for lot in lots]
     one, units = first.units.removesuffix("s"), first.units
-    words = _WORDS[units]
+    words, fresh = _WORDS[units], shift.FRESH[units]
     return [
         "# Quality targets in place of a price" + (": gold answers" if units == "questions" else ""),
         f"Written by `{command}`; do not edit by hand.",
@@ -138,7 +135,7 @@ def page(
         "## What was chosen",
         *_chosen_table([one for lot in lots for one in lot]),
         "## The check on test documents",
-        f"{words.fresh} *upper bound*: of their mean, by the same "
+        f"{fresh[0].upper()}{fresh[1:]}. *upper bound*: of their mean, by the same "
         f"method at {100 * first.confidence:g} %; *interval*: 95 %, bootstrap over clusters (documents; projects "
         "for code), given from 8 clusters on. *kept*: the upper bound is at most the target; *by its mean*: the mean "
         f"is, the bound is not. *below*: {units} whose own loss is at most the target. *saved*: area against what the "
