@@ -133,6 +133,24 @@ def test_the_least_area_that_keeps_the_score_is_told_of_each_rival(tmp_path):
         "| rival | 0.300 (2, 48) |",
         "| ours / the best rival | 0.40 to 1.20 |",
     ]
+    dearer = [row("ours", 2.0, i, 0.06, 0.01, score=float(i > 1)) for i in range(30)]  # two prompts lost
+    dearer += [
+        row("ours", 1.0, i, 0.09, 0.01, score=float(i > 0)) for i in range(30)
+    ]  # one of 30: more than 2.1 %
+    lines = list(table.tables(written(tmp_path / "s.jsonl", found + dearer), "ours", True))
+    assert "| ours, at its least area | 0.120 (0.5, 48) |" in lines
+    assert lines[-2:] == [
+        "| ours / the best rival | 0.40 to 1.20 |",
+        "| at its least area / the best rival | 0.40 to 1.20 |",
+    ]
+    dearer[30:] = [one | {"score": 1.0} for one in dearer[30:]]
+    lines = list(table.tables(written(tmp_path / "s.jsonl", found + dearer), "ours", True))
+    assert "| ours, at its least area | 0.090 (1, 30) |" in lines
+    assert lines[-1] == "| at its least area / the best rival | 0.30 to 0.90 |"
+    worse = [one | {"score": 0.0} if one["method"] == "ours" else one for one in found + dearer]
+    lines = list(table.tables(written(tmp_path / "s.jsonl", worse), "ours", True))
+    assert "| ours, at its least area | none up to 0.120 |" in lines
+    assert lines[-1] == "| at its least area / the best rival | not kept |"
     found = [one for one in found if one["method"] != "rival" or one["setting"] > 1]
     lines = list(table.tables(written(tmp_path / "s.jsonl", found), "ours", True))
     assert lines[-2:] == ["| rival | <= 0.300 (2, 48) |", "| ours / the best rival | >= 0.40 |"]

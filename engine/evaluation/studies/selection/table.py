@@ -46,6 +46,7 @@ FLOOR = 1e-9  # the least KL that counts, where the kernel's own noise was not m
 NOISE, DENSE = ("dense_kernel", 1.0), ("dense", 1.0)
 WITHIN = 1 / 48  # of the score: one prompt in 48
 FEW = 10  # prompts a task, of fewer no least area is told
+LEAST = "at its least area"
 # Ours, what nobody could run, and controls: no rivals.
 KIN = ("routesparse", "oracle", "dense", "random_blocks", "window")
 HEADS = (
@@ -242,17 +243,20 @@ def least_table(found: dict[Point, Rows], base: str) -> Iterator[str]:
     tasks = sorted(task for task, rows in found[mine].items() if task in dense and len(rows) >= FEW)
     if not tasks:
         return
-    reached = {
-        rival: [
-            _least([rows[t] for (name, _), rows in found.items() if name == rival and t in rows], dense[t])
+
+    def least_of(method: str) -> list[Least]:
+        return [
+            _least([rows[t] for (name, _), rows in found.items() if name == method and t in rows], dense[t])
             for t in tasks
         ]
-        for rival in rivals
-    }
+
+    reached = {rival: least_of(rival) for rival in rivals}
+    cheapest = least_of(base) if len(own) > 1 else []
     yield (
         f"{base} at {mine[1]:g}. A rule keeps dense's score where its mean is at most {100 * WITHIN:.1f} points below; "
         f"its setting and n in brackets (of {FEW} prompts or more); *none*: not at any setting measured, of which the "
-        f"largest read that much. The last line sets {base} against the best rival, whose least area was not measured "
+        f"largest read that much. *{LEAST}*: {base} as each rival is taken, at the cheapest of all its settings that "
+        "keeps this task's score. The last lines set both against the best rival, whose least area was not measured "
         "but bracketed: at most that of the cheapest setting that keeps the score, and above that of a cheaper one, of "
         f"any rival, that does not. *not kept*: {base} itself does not keep it.\n"
     )
@@ -261,16 +265,15 @@ def least_table(found: dict[Point, Rows], base: str) -> Iterator[str]:
     areas = [_area(found[mine][task]) for task in tasks]
     told = zip(areas, tasks, strict=True)
     yield line(base, *(f"{area:.3f}, {difference({t: found[mine][t]}, dense)}" for area, t in told))
+    if cheapest:
+        yield line(f"{base}, {LEAST}", *(least.words for least in cheapest))
     for rival, cells in reached.items():
         yield line(rival, *(least.words for least in cells))
-    columns = zip(areas, tasks, zip(*reached.values(), strict=True), strict=True)
-    yield line(
-        f"{base} / the best rival",
-        *(
-            _ratio(area, column) if _keeps(found[mine][task], dense[task]) else "not kept"
-            for area, task, column in columns
-        ),
-    )
+    columns = list(zip(*reached.values(), strict=True))
+    kept = [area if _keeps(found[mine][t], dense[t]) else None for t, area in zip(tasks, areas, strict=True)]
+    yield line(f"{base} / the best rival", *map(_ratio, kept, columns))
+    if cheapest:
+        yield line(f"{LEAST} / the best rival", *map(_ratio, (least.keeping for least in cheapest), columns))
 
 
 def _least(settings: list[TaskRows], dense: TaskRows) -> Least:
@@ -291,8 +294,11 @@ def _keeps(rows: TaskRows, dense: TaskRows) -> bool:
     return bool(less) and float(np.mean(less)) <= WITHIN + 1e-9
 
 
-def _ratio(area: float, rivals: Sequence[Least]) -> str:
-    """``area`` over the least of the rivals' least areas, between what was measured; a bound where one end is not."""
+def _ratio(area: float | None, rivals: Sequence[Least]) -> str:
+    """``area`` (None: the score was not kept) over the least of the rivals' least areas, between what was measured; a
+    bound where one end is not."""
+    if area is None:
+        return "not kept"
     run = [least for least in rivals if least.failing or least.keeping]
     kept = min((least.keeping for least in run if least.keeping is not None), default=None)
     failing = min((least.failing for least in run), default=0.0)
