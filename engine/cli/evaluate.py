@@ -73,7 +73,10 @@ def evaluate(
     ] = False,
     json_output: JsonFlag = False,
 ) -> None:
-    """Run a suite by several methods and compare each with dense, prompt by prompt."""
+    """Run a suite by several methods and compare each with dense, prompt by prompt.
+
+    Exit code 1 where a prediction failed: the scores are of the others, and the same command tries it again.
+    """
     report = Reporter()
     crew = Processes(processes, ray)
     from routesparse.engine.evaluation.runner.alone import alone_in
@@ -94,15 +97,19 @@ def evaluate(
     )
     with alone_in(job.out):
         job.save()
-        found = _run(job, stage, crew, float("inf") if limit_s is None else limit_s, report)
+        lost = _measure(job, stage, crew, float("inf") if limit_s is None else limit_s, report)
+        found = _kept_or_scored(job, stage, report)
     if found is not None and json_output:
         print_json(found)
     elif found is not None:
         _print(found)
+    if lost:
+        raise typer.Exit(1)
 
 
-def _run(job: Job, stage: Stage, crew: Processes, limit_s: float, report: Reporter) -> dict[str, Any] | None:
-    """The stages that were asked for; the scores, where those are among them."""
+def _measure(job: Job, stage: Stage, crew: Processes, limit_s: float, report: Reporter) -> int:
+    """The prompts, predictions and times that were asked for; returns how many predictions failed."""
+    lost = 0
     if stage in (Stage.all, Stage.prepare):
         from routesparse.engine.evaluation.runner.prepare import prepare
 
@@ -113,13 +120,18 @@ def _run(job: Job, stage: Stage, crew: Processes, limit_s: float, report: Report
         from routesparse.engine.evaluation.runner.predict import predict
         from routesparse.engine.evaluation.studies.selection.measure import Bench
 
-        predict(job, Bench, crew, limit_s)
+        lost = predict(job, Bench, crew, limit_s)
     if stage is Stage.time:
         from routesparse.engine.evaluation.runner.timing import measure_times
         from routesparse.engine.evaluation.studies.selection.measure import Bench
 
         measure_times(job, Bench, limit_s)
         report.line(f"times in {job.times}")
+    return lost
+
+
+def _kept_or_scored(job: Job, stage: Stage, report: Reporter) -> dict[str, Any] | None:
+    """The scores, where they were asked for."""
     if stage is Stage.keep:
         from routesparse.engine.evaluation.runner.kept import keep
 

@@ -44,8 +44,8 @@ Asking = tuple[Prepared, tuple[tuple[str, float], ...]]  # one prompt, by method
 Row = dict[str, Any]
 
 
-def predict(job: Job, bench: type[Bench], processes: Processes = ONE, limit_s: float = float("inf")) -> None:
-    """Fill the job's predictions; GPUs in turn. Starts nothing after ``limit_s``.
+def predict(job: Job, bench: type[Bench], processes: Processes = ONE, limit_s: float = float("inf")) -> int:
+    """Fill the job's predictions; GPUs in turn. Starts nothing after ``limit_s``. Returns how many failed.
 
     bench: the class, made by each process for its own model.
     Errors: InputError for prompts that are not prepared or too long; RouteSparseError where a process ended over a
@@ -73,6 +73,7 @@ def predict(job: Job, bench: type[Bench], processes: Processes = ONE, limit_s: f
         outcome = share_benched(Work("predict", opened, lots, keep), crew, count, study.note, deadline)
     if outcome.failed:
         raise RouteSparseError(f"{failures(outcome, 'prompts')}; the same command tries again")
+    return len(out.failed)
 
 
 def _longest(prompts_of_job: Sequence[Prepared]) -> list[Prepared]:

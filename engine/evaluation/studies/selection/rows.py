@@ -88,6 +88,7 @@ class Appender:
     """Appends lines; each is in the operating system's hands when ``write`` returns.
 
     At the end it says how many failed: a line that says why it has no numbers looks like any other on its way.
+    failed: why, of each that did.
     """
 
     def __init__(self, path: Path) -> None:
@@ -97,14 +98,14 @@ class Appender:
         path.parent.mkdir(parents=True, exist_ok=True)
         torn = path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size > 0
         self._file = path.open("a", buffering=1)
-        self._failed: list[str] = []
+        self.failed: list[str] = []
         if torn:
             self._file.write("\n")
 
     def write(self, row: dict[str, Any]) -> None:
         """Floats to six digits."""
         if "failed" in row:
-            self._failed.append(str(row["failed"]))
+            self.failed.append(str(row["failed"]))
         short = {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in row.items()}
         self._file.write(json.dumps(short) + "\n")
         self._file.flush()
@@ -114,11 +115,11 @@ class Appender:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
-        if self._failed:
+        if self.failed:
             more = (
-                "" if "out of memory" not in self._failed[0] else "; fewer --processes leave each more memory"
+                "" if "out of memory" not in self.failed[0] else "; fewer --processes leave each more memory"
             )
             study.note(
-                f"{len(self._failed):,} measurements failed, the first: {self._failed[0]}; the same command tries them "
+                f"{len(self.failed):,} measurements failed, the first: {self.failed[0]}; the same command tries them "
                 f"again{more}"
             )

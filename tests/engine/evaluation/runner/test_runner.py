@@ -365,6 +365,23 @@ def test_a_configuration_s_hash_changes_with_all_that_decides_a_prediction(loade
     assert config_hash(methods.find("dense", 1), loaded, False, 131_072) in known
 
 
+def test_the_command_says_by_its_exit_code_that_predictions_are_missing(
+    run, folder, data, tmp_path, monkeypatch
+):
+    def fail(view):
+        raise ZeroDivisionError("no blocks")
+
+    monkeypatch.setitem(methods.INLINE, "broken", (lambda _: fail, (1.0,)))
+    asked = ("evaluate", "infinitebench", "--tasks", "passkey", "--lengths", LENGTH, "--n", 1, "--json")
+    where = ("--model", folder, "--data", data, "--out", tmp_path / "o", "--methods", "broken")
+    code, out, err = run(*asked, *where)
+    assert (code, [row["method"] for row in json.loads(out)["suite"]]) == (1, ["dense"])
+    assert "1 measurements failed" in err
+    monkeypatch.setitem(methods.INLINE, "broken", (lambda _: lambda view: None, (1.0,)))
+    code, out, err = run(*asked, *where)
+    assert (code, [row["method"] for row in json.loads(out)["suite"]]) == (0, ["broken", "dense"]), err
+
+
 def test_the_command_runs_all_stages(run, folder, data, tmp_path):
     shared = ("evaluate", "infinitebench", "--tasks", "passkey,number_string", "--lengths", LENGTH, "--n", 1)
     where = ("--model", folder, "--data", data, "--out", tmp_path / "o", "--methods", "window=128")
