@@ -239,7 +239,8 @@ def least_table(found: dict[Point, Rows], base: str) -> Iterator[str]:
     own = [point for point in found if point[0] == base]
     if not (dense and rivals and own):
         return
-    mine = max(own, key=lambda point: sum(map(len, found[point].values())))  # what most prompts were run by
+    # What most prompts were run by; of several such the one that was measured first.
+    mine = max(own, key=lambda point: sum(map(len, found[point].values())))
     tasks = sorted(task for task, rows in found[mine].items() if task in dense and len(rows) >= FEW)
     if not tasks:
         return
@@ -255,10 +256,10 @@ def least_table(found: dict[Point, Rows], base: str) -> Iterator[str]:
     yield (
         f"{base} at {mine[1]:g}. A rule keeps dense's score where its mean is at most {100 * WITHIN:.1f} points below; "
         f"its setting and n in brackets (of {FEW} prompts or more); *none*: not at any setting measured, of which the "
-        f"largest read that much. *{LEAST}*: {base} as each rival is taken, at the cheapest of all its settings that "
-        "keeps this task's score. The last lines set both against the best rival, whose least area was not measured "
-        "but bracketed: at most that of the cheapest setting that keeps the score, and above that of a cheaper one, of "
-        f"any rival, that does not. *not kept*: {base} itself does not keep it.\n"
+        f"largest read that much. *{LEAST}*: {base} as each rival is taken, at the cheapest of its settings that keeps "
+        "this task's score, chosen on these prompts. The last lines set both against the best rival, whose least area "
+        "was not measured but bracketed: at most that of the cheapest setting that keeps the score, and above that of "
+        f"a cheaper one, of any rival, that does not. *not kept*: {base} itself does not keep it.\n"
     )
     yield head(("", *tasks))
     yield line("dense, %", *(f"{100 * pooled({task: dense[task]}, 'score'):.1f}" for task in tasks))

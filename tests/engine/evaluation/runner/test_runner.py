@@ -278,11 +278,12 @@ def test_a_prompt_longer_than_the_model_is_refused_before_anything_runs(job):
         predicting.predict(made, Bench)
 
 
-def test_a_method_that_fails_is_told_and_tried_again(job, monkeypatch, capsys):
-    def fail(view):
-        raise ZeroDivisionError("no blocks")
+def no_blocks(view):
+    raise ZeroDivisionError("no blocks")
 
-    monkeypatch.setitem(methods.INLINE, "broken", (lambda _: fail, (1.0,)))
+
+def test_a_method_that_fails_is_told_and_tried_again(job, monkeypatch, capsys):
+    monkeypatch.setitem(methods.INLINE, "broken", (lambda _: no_blocks, (1.0,)))
     made = job(methods=("broken",), tasks=("passkey",))
     found = evaluated(made)
     assert [row["method"] for row in found["suite"]] == ["dense"]
@@ -368,10 +369,7 @@ def test_a_configuration_s_hash_changes_with_all_that_decides_a_prediction(loade
 def test_the_command_says_by_its_exit_code_that_predictions_are_missing(
     run, folder, data, tmp_path, monkeypatch
 ):
-    def fail(view):
-        raise ZeroDivisionError("no blocks")
-
-    monkeypatch.setitem(methods.INLINE, "broken", (lambda _: fail, (1.0,)))
+    monkeypatch.setitem(methods.INLINE, "broken", (lambda _: no_blocks, (1.0,)))
     asked = ("evaluate", "infinitebench", "--tasks", "passkey", "--lengths", LENGTH, "--n", 1, "--json")
     where = ("--model", folder, "--data", data, "--out", tmp_path / "o", "--methods", "broken")
     code, out, err = run(*asked, *where)
