@@ -154,6 +154,15 @@ def test_the_least_area_that_keeps_the_score_is_told_of_each_rival(tmp_path):
     found = [one for one in found if one["method"] != "rival" or one["setting"] > 1]
     lines = list(table.tables(written(tmp_path / "s.jsonl", found), "ours", True))
     assert lines[-2:] == ["| rival | <= 0.300 (2, 48) |", "| ours / the best rival | >= 0.40 |"]
+    controls = [row("window", 512, i, 0.04, 0.01, score=float(i > 9)) for i in range(48)]
+    controls += [row("random_blocks", 0.1, i, 0.1, 0.01) for i in range(48)]
+    lines = list(table.tables(written(tmp_path / "s.jsonl", found + controls), "ours", True))
+    assert lines[-4:] == [
+        "| rival | <= 0.300 (2, 48) |",
+        "| random_blocks (control) | <= 0.100 (0.1, 48) |",
+        "| window (control) | none up to 0.040 |",
+        "| ours / the best rival | >= 0.40 |",
+    ], "a control is no rival"
     other = [row("other", 1, i, 0.4, 0.01, score=float(i > 9)) for i in range(48)]
     other += [row("other", 2, i, 0.5, 0.01) for i in range(48)]
     lines = list(table.tables(written(tmp_path / "s.jsonl", found + other), "ours", True))

@@ -47,8 +47,8 @@ NOISE, DENSE = ("dense_kernel", 1.0), ("dense", 1.0)
 WITHIN = 1 / 48  # of the score: one prompt in 48
 FEW = 10  # prompts a task, of fewer no least area is told
 LEAST = "at its least area"
-# Ours, what nobody could run, and controls: no rivals.
-KIN = ("routesparse", "oracle", "dense", "random_blocks", "window")
+CONTROLS = ("random_blocks", "window")
+KIN = ("routesparse", "oracle", "dense", *CONTROLS)  # ours, what nobody could run, and controls: no rivals
 HEADS = (
     "method",
     "setting",
@@ -228,8 +228,8 @@ def has_scores(rows: TaskRows) -> bool:
 
 
 def least_table(found: dict[Point, Rows], base: str) -> Iterator[str]:
-    """One column per task of FEW prompts or more: dense's score, the base's area and score, and each rival's least area
-    that keeps dense's score.
+    """One column per task of FEW prompts or more: dense's score, the base's area and score, and the least area at which
+    each rival and control keeps dense's score.
 
     A setting keeps it where its mean is at most WITHIN below dense's on the same prompts; "<=" where no cheaper setting
     was measured, "none" with the largest area measured where no setting does.
@@ -259,7 +259,8 @@ def least_table(found: dict[Point, Rows], base: str) -> Iterator[str]:
         f"largest read that much. *{LEAST}*: {base} as each rival is taken, at the cheapest of its settings that keeps "
         "this task's score, chosen on these prompts. The last lines set both against the best rival, whose least area "
         "was not measured but bracketed: at most that of the cheapest setting that keeps the score, and above that of "
-        f"a cheaper one, of any rival, that does not. *not kept*: {base} itself does not keep it.\n"
+        f"a cheaper one, of any rival, that does not. *not kept*: {base} itself does not keep it. A task whose score a "
+        "*control* keeps, which reads without looking, tells no rule from another.\n"
     )
     yield head(("", *tasks))
     yield line("dense, %", *(f"{100 * pooled({task: dense[task]}, 'score'):.1f}" for task in tasks))
@@ -270,6 +271,8 @@ def least_table(found: dict[Point, Rows], base: str) -> Iterator[str]:
         yield line(f"{base}, {LEAST}", *(least.words for least in cheapest))
     for rival, cells in reached.items():
         yield line(rival, *(least.words for least in cells))
+    for control in sorted({method for method, _ in found if method.startswith(CONTROLS)}):
+        yield line(f"{control} (control)", *(least.words for least in least_of(control)))
     columns = list(zip(*reached.values(), strict=True))
     kept = [area if _keeps(found[mine][t], dense[t]) else None for t, area in zip(tasks, areas, strict=True)]
     yield line(f"{base} / the best rival", *map(_ratio, kept, columns))
