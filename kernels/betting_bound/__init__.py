@@ -7,7 +7,7 @@ the rounding of a logarithm, which may move a bound by one bisection (2^-24).
 from __future__ import annotations
 
 from routesparse.kernels.betting_bound import launch, naive
-from routesparse.kernels.betting_bound.naive import BET_CAP, BISECTIONS
+from routesparse.kernels.betting_bound.contract import BET_CAP, BISECTIONS
 from routesparse.kernels.common import dispatched
 
 __all__ = ["BET_CAP", "BISECTIONS", "betting_lower_bound"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from routesparse.kernels.betting_bound.naive import BET_CAP, BISECTIONS
+from routesparse.kernels.betting_bound.contract import BET_CAP, BISECTIONS
 from routesparse.kernels.launching import variant
 
 BITS = 4  # of a bound that a round of its search finds; as measured on an H200

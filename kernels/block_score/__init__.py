@@ -14,7 +14,7 @@ hundred lose all that it reads. The softmax's normaliser samples tiles of KV blo
 from __future__ import annotations
 
 from routesparse.kernels.block_score import launch, naive
-from routesparse.kernels.block_score.naive import LEAST_SCORE
+from routesparse.kernels.block_score.contract import LEAST_SCORE
 from routesparse.kernels.common import dispatched
 
 __all__ = ["LEAST_SCORE", "block_score"]

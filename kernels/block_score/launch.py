@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from routesparse.kernels.block_score import hopper_launch
-from routesparse.kernels.block_score.naive import ALIGNED_QUERY_BLOCKS, LEAST_SCORE, TILE
+from routesparse.kernels.block_score.contract import ALIGNED_QUERY_BLOCKS, LEAST_SCORE, TILE
 from routesparse.kernels.geometry import SegmentGeometry
 from routesparse.kernels.launching import power_of_two, product_constants, variant
 from routesparse.kernels.rules import NORMALISER_STEP, VARIANCE_WEIGHT

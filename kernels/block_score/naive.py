@@ -7,13 +7,11 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
+from routesparse.kernels.block_score.contract import ALIGNED_QUERY_BLOCKS, LEAST_SCORE, TILE
 from routesparse.kernels.geometry import SegmentGeometry
 from routesparse.kernels.rules import NORMALISER_STEP, VARIANCE_WEIGHT
 
-LEAST_SCORE = -20.0  # of logarithms; a block without a share has it, too
 LOGITS_AT_ONCE = 1 << 24
-TILE = 64  # descriptions of a tile, by which the normaliser's sum is sampled
-ALIGNED_QUERY_BLOCKS = 8  # whose normalisers sample the same tiles
 
 
 class Descriptions(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from routesparse.kernels.common import dispatched
 from routesparse.kernels.families import NEVER
 from routesparse.kernels.level_maps import launch, naive
-from routesparse.kernels.level_maps.naive import MAX_LEVELS
+from routesparse.kernels.level_maps.contract import MAX_LEVELS
 
 __all__ = ["MAX_LEVELS", "NEVER", "band_levels", "closed_levels", "score_levels", "slash_levels"]
 

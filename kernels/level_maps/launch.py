@@ -6,7 +6,7 @@ import torch
 
 from routesparse.kernels.geometry import SegmentGeometry
 from routesparse.kernels.launching import knows_ptx, power_of_two, variant
-from routesparse.kernels.level_maps.naive import MAX_LEVELS
+from routesparse.kernels.level_maps.contract import MAX_LEVELS
 from routesparse.kernels.rules import SCORE_BINS
 
 SCORE_CHUNK = 128  # blocks of a row that a warp bins at a time; as measured on an H200

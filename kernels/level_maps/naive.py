@@ -7,9 +7,8 @@ import torch
 from routesparse.kernels.causal_blocks import diagonal_blocks, forced_and_causal
 from routesparse.kernels.families import NEVER
 from routesparse.kernels.geometry import SegmentGeometry
+from routesparse.kernels.level_maps.contract import MAX_LEVELS
 from routesparse.kernels.rules import SCORE_BINS
-
-MAX_LEVELS = 16  # of the families that rank by score
 
 
 def closed_levels(budgets: torch.Tensor, geometry: SegmentGeometry) -> torch.Tensor:

@@ -7,7 +7,7 @@ import torch
 from routesparse.kernels.families import check_known
 from routesparse.kernels.geometry import SegmentGeometry
 from routesparse.kernels.launching import variant
-from routesparse.kernels.lower_plan import naive
+from routesparse.kernels.lower_plan import contract
 from routesparse.kernels.plan import RowPlan
 from routesparse.kernels.retained_mass.contract import FamilyMaps
 
@@ -34,7 +34,7 @@ def lower_levels(
     batch, heads = choice.shape
     rows = (batch, heads, geometry.query_blocks)
     device = choice.device
-    capacity = naive.capacity(geometry)
+    capacity = contract.capacity(geometry)
     columns = families.columns
     assert columns is None or families.columns_of == 1
     by_key = choice.new_zeros(batch, heads, 0, dtype=torch.int32) if columns is None else columns.by_key

@@ -6,14 +6,9 @@ import torch
 
 from routesparse.kernels.families import NEVER
 from routesparse.kernels.geometry import SegmentGeometry
+from routesparse.kernels.lower_plan.contract import capacity
 from routesparse.kernels.plan import RowPlan
 from routesparse.kernels.retained_mass.contract import FamilyMaps
-from routesparse.kernels.rules import LISTED_SHARE
-
-
-def capacity(geometry: SegmentGeometry) -> int:
-    """KV blocks that a listed row may hold."""
-    return max(geometry.block_q // geometry.block_k + 2, int(LISTED_SHARE * geometry.key_blocks))
 
 
 def lower_levels(

@@ -29,7 +29,7 @@ def config_hash(method: methods.Method, loaded: LoadedModel, extras: bool, segme
         "rule": repr(method.rule) if is_dataclass(method.rule) else None,
         "options": method.options,
         "config": config and config.to_dict(),
-        "code": code_hash(method),
+        "code": code_hash(method, loaded.on_gpu),
         "extras": extras or not methods.takes_extras(method.name),
         "segment_tokens": segment_tokens,
         "model": loaded.revision,

@@ -4,7 +4,8 @@
     ours        kernels/, engine/method/ and engine/decide/
     a rule      kernels/, what makes a plan of its choice, and its module with all that it imports of engine/baselines/
 
-Docstrings do not count. Code that only times, records or shows is in none of them, so that its changes keep
+Docstrings do not count. Neither do, for a GPU's rows, the kernels' twins (naive.py) and the CPU's attention
+(torch_*.py): they run on a CPU alone. Code that only times, records or shows is in none of them, so that its changes keep
 predictions; times then are of several commits, which every row names. Trials, which are under development, are hashed
 as rules.
 """
@@ -26,17 +27,18 @@ _DENSE = ("engine/method/attend.py",)
 _OURS = ("kernels", "engine/method", "engine/decide", "engine/seeds.py")
 _RULES = ("kernels", "engine/method/attend.py", "engine/method/segments.py", "engine/baselines/rule.py")
 _DECODING = ("engine/evaluation/studies/selection/together.py",)
+CPU_ALONE = ("naive", "torch_")  # how the names of such files begin
 
 
-def code_hash(method: Method) -> str:
-    """Sixteen hex digits of the code that decides what a method answers."""
+def code_hash(method: Method, on_gpu: bool) -> str:
+    """Sixteen hex digits of the code that decides what a method answers, there or on a CPU."""
     if method.rule is None:
-        return _hash((*_OURS, *_DECODING))
+        return _hash((*_OURS, *_DECODING), on_gpu)
     kind = method.rule if inspect.isroutine(method.rule) else type(method.rule)
     module = inspect.getmodule(kind)
     if method.name == "dense" or module is None or module.__file__ is None:
-        return _hash((*_DENSE, *_DECODING))
-    return _hash((*_RULES, *_DECODING, *_imported(Path(module.__file__).resolve())))
+        return _hash((*_DENSE, *_DECODING), on_gpu)
+    return _hash((*_RULES, *_DECODING, *_imported(Path(module.__file__).resolve())), on_gpu)
 
 
 @lru_cache(maxsize=64)
@@ -67,13 +69,14 @@ def _files(node: ast.ImportFrom) -> list[Path]:
 
 
 @lru_cache(maxsize=64)
-def _hash(parts: tuple[str, ...]) -> str:
-    """Of files and folders of the repository, each file once."""
+def _hash(parts: tuple[str, ...], on_gpu: bool) -> str:
+    """Of files and folders of the repository, each file once; with ``on_gpu`` without what a CPU alone runs."""
     root, digest = paths.REPOSITORY, hashlib.sha256()
     files = {
         path
         for part in parts
         for path in ([root / part] if part.endswith(".py") else (root / part).rglob("*.py"))
+        if not (on_gpu and path.name.startswith(CPU_ALONE))
     }
     for path in sorted(files, key=lambda path: path.relative_to(root).as_posix()):
         text = "\n".join(without_docstrings(path.read_text("utf-8")))

@@ -1,5 +1,6 @@
 """What a repository keeps of an evaluation: scored without prompts, skipped by later runs, never mixed. CPU."""
 
+import ast
 import dataclasses
 import json
 import math
@@ -184,7 +185,7 @@ def test_code_that_decides_changes_a_hash_and_no_other_code(tmp_path, monkeypatc
             paths.REPOSITORY / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__")
         )
 
-    def hashes():
+    def hashes(on_gpu):
         code_hash._hash.cache_clear()
         code_hash._imported.cache_clear()
         names = (
@@ -194,27 +195,52 @@ def test_code_that_decides_changes_a_hash_and_no_other_code(tmp_path, monkeypatc
             ("global_router", 0.9),
             ("xattention", 0.9),
         )
-        return [code_hash.code_hash(methods.find(*name)) for name in names]
+        return [code_hash.code_hash(methods.find(*name), on_gpu) for name in names]
 
     monkeypatch.setattr(paths, "REPOSITORY", tmp_path)
     monkeypatch.setattr(code_hash.inspect, "getmodule", lambda kind: FakeModule(tmp_path, kind.__module__))
-    before = hashes()
+    before = [hashes(on_gpu) for on_gpu in (True, False)]
 
-    def changed(file, old, new):
+    def changed(file, old, new, on_gpu=True):
         path = tmp_path / file
         text = path.read_text()
         assert old in text
         path.write_text(text.replace(old, new, 1))
-        after = hashes()
+        after = hashes(on_gpu)
         path.write_text(text)
-        return [a != b for a, b in zip(before, after, strict=True)]
+        return [a != b for a, b in zip(before[not on_gpu], after, strict=True)]
 
     assert changed("engine/baselines/static_a_shape.py", "\n\n\n", "\nX = 1\n\n\n") == [0, 0, 1, 1, 0]
     assert changed("engine/baselines/xattention.py", "\n\n\n", "\nX = 1\n\n\n") == [0, 0, 0, 0, 1]
     assert changed("engine/decide/layer.py", "\n\n\n", "\nX = 1\n\n\n") == [0, 1, 0, 0, 0]
     assert changed("kernels/interface.py", "\n__all__", "\nX = 1\n__all__") == [0, 1, 1, 1, 1]
     assert changed("engine/record/trace.py", "\n\n\n", "\nX = 1\n\n\n") == [0] * 5
+    for file in ("kernels/block_score/naive.py", "kernels/attention/torch_cpu.py"):
+        assert changed(file, "\n\n\n", "\nX = 1\n\n\n") == [0] * 5
+        assert changed(file, "\n\n\n", "\nX = 1\n\n\n", on_gpu=False) == [0, 1, 1, 1, 1]
+    assert changed("kernels/rules.py", "SCORE_BINS = 256", "SCORE_BINS = 128") == [0, 1, 1, 1, 1]
     assert changed("engine/baselines/xattention.py", '"""', '"""Otherwise said. ') == [0] * 5
+
+
+def test_what_a_gpus_hash_leaves_out_is_reached_through_its_package_alone():
+    """A package chooses between a twin and its kernel; nothing else imports from a twin or the CPU's attention."""
+
+    def asked(path):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("routesparse.kernels"):
+                yield from [*node.module.split("."), *(alias.name for alias in node.names)]
+
+    importing = {
+        path.relative_to(paths.REPOSITORY).as_posix()
+        for folder in ("kernels", "engine", "app")
+        for path in (paths.REPOSITORY / folder).rglob("*.py")
+        if any(name.startswith(code_hash.CPU_ALONE) for name in asked(path))
+        and not path.name.startswith(code_hash.CPU_ALONE)
+    }
+    assert "kernels/block_score/__init__.py" in importing
+    assert not [
+        name for name in importing if not (name.startswith("kernels/") and name.endswith("/__init__.py"))
+    ]
 
 
 class FakeModule:
