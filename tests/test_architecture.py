@@ -71,6 +71,7 @@ GROUND = {
         "doctor",
         "errors",
         "fields",
+        "host_memory",
         "paths",
         "plain_files",
         "postgres",

@@ -17,6 +17,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from routesparse.engine import host_memory
 from routesparse.engine.errors import ConfigError, StoreError
 from routesparse.engine.jobs import presence, staging
 from routesparse.engine.jobs.database import QueueGoneError, QueuePlaceError
@@ -179,6 +180,7 @@ class _Worker:
         about = {"job": claim.job_id, "run": claim.run_id}
         self._log.write("job_started", attempt=claim.attempt, **about)
         outcome = self._outcome(claim)
+        host_memory.give_back()
         self._log.write(outcome, seconds=round(time.monotonic() - started, 3), **about)
 
     def _outcome(self, claim: Claim) -> str:

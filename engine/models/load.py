@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from routesparse.engine import host_memory
 from routesparse.engine.errors import ModelError
 from routesparse.engine.models.files import DEMO, HUB_ID, check_folder, first_line, resolve, revision_of
 from routesparse.engine.models.rope import RopeScaling, revision_with
@@ -217,6 +218,8 @@ def _load(folder: Path, name: str, device: str, rope: RopeScaling | None) -> Loa
             f"model {name!r} embeds {model.config.vocab_size} tokens but its tokenizer has {len(tokenizer)}; "
             "use the tokenizer that belongs to it"
         )
+    if device == "cpu":
+        host_memory.keep_freed()
     model = model.to(device).eval().requires_grad_(False)
     shape = _shape(name, model.config)
     return LoadedModel(

@@ -33,7 +33,8 @@ def attend(
 
     Forward only: the result carries no gradient.
     """
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    # The heads of a token side by side, as the model's next product reads them: it needs no copy.
+    out = q.new_empty(q.shape[0], q.shape[2], q.shape[1], q.shape[3]).transpose(1, 2)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     lists = HostLists.of(plan)
     group = q.shape[1] // k.shape[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import torch
@@ -11,7 +12,8 @@ from routesparse.kernels.block_score.contract import ALIGNED_QUERY_BLOCKS, LEAST
 from routesparse.kernels.geometry import SegmentGeometry
 from routesparse.kernels.rules import NORMALISER_STEP, VARIANCE_WEIGHT
 
-LOGITS_AT_ONCE = 1 << 24
+LOGITS_AT_ONCE, VALUES_AT_ONCE = 1 << 19, 1 << 18  # few enough to stay in a core's own cache
+TINY = 1e-37
 
 
 class Descriptions(NamedTuple):
@@ -45,47 +47,59 @@ def block_score(
     Descriptions and the squares of queries, scale q_d^2, are rounded to the model's own type, as the tensor cores take
     them; all else is float32.
     """
-    batch, heads, _, head_size = q.shape
-    kv_heads, group = k.shape[1], heads // k.shape[1]
+    (batch, heads), kv_heads = q.shape[:2], k.shape[1]
+    group = heads // kv_heads
     query_blocks, key_blocks = geometry.query_blocks, geometry.key_blocks
     described = descriptions(k, geometry, clusters)
     chosen = scored_rows(q, first, geometry, rows)
     starts = torch.arange(key_blocks, device=q.device) * geometry.block_k
-    counted = described.counts.log()
     out = torch.full((batch, heads, query_blocks, key_blocks), LEAST_SCORE, dtype=torch.float16)
     out = out.to(q.device)
     at_once = max(1, LOGITS_AT_ONCE // (group * chosen.shape[-1] * key_blocks * clusters))
     for b in range(batch):
-        weights = sampled_tiles(geometry, clusters, int(geometry.first_keys[b])).log().to(q.device)
+        weights = sampled_tiles(geometry, clusters, int(geometry.first_keys[b])).to(q.device)
         for kv_head in range(kv_heads):
             own = slice(kv_head * group, (kv_head + 1) * group)
-            means, spreads = described.features[b, kv_head].float().split(head_size, -1)
+            row = chosen[b, own]
+            features = described.features[b, kv_head].float()
             for start in range(0, query_blocks, at_once):
                 part = slice(start, start + at_once)
                 end = min(geometry.rows, (start + at_once) * geometry.block_q) + geometry.position
                 blocks = -(-end // geometry.block_k)
-                row = chosen[b, own, part].flatten(1)  # [group, rows of the part]
-                queries = q[b, own].gather(1, (row + first).unsqueeze(-1).expand(-1, -1, head_size)).float()
-                squares = (queries.square() * scale).to(q.dtype).float()
-                logits = torch.einsum("grd,cnd->grcn", queries, means[:, :blocks])
-                logits += torch.einsum("grd,cnd->grcn", squares, spreads[:, :blocks])
-                logits.mul_(scale)
+                counts = described.counts[b, kv_head, :, :blocks]
+                logits = (
+                    _queries(q[b, own], row[:, part] + first, scale) @ features[:, :blocks].flatten(0, 1).mT
+                )
                 if softcap:
-                    logits = softcap * (logits / softcap).tanh_()
-                logits += counted[b, kv_head, :, :blocks]
-                hidden = starts[:blocks] > (row + geometry.position).unsqueeze(-1)
-                logits.masked_fill_(hidden.unsqueeze(2), -torch.inf)
-                logits = logits.unflatten(1, (-1, chosen.shape[-1]))  # [group, M of the part, R, C, N]
-                weight = weights[part, None, None, :blocks]
-                whole = (logits + weight).flatten(3).logsumexp(-1)
+                    logits = logits.div_(softcap).tanh_().mul_(softcap)
+                logits = logits.unflatten(-1, (clusters, blocks))  # [group, M of the part, R, C, N]
+                # Blocks after the diagonal: a row that comes first sees all that start before it.
+                seen = (start * geometry.block_q + geometry.position) // geometry.block_k + 1
+                hidden = starts[seen:blocks] > (row[:, part] + geometry.position).unsqueeze(-1)
+                logits[..., seen:].masked_fill_(hidden.unsqueeze(3), -torch.inf)
+                if not counts.all():
+                    logits.masked_fill_(counts == 0, -torch.inf)
+                peak = logits.flatten(3).amax(-1, keepdim=True).nan_to_num_(neginf=0.0)
+                shares = logits.sub_(peak.unsqueeze(-1)).exp_()
+                counting = (weights[part, None, :blocks] * counts).flatten(1).unsqueeze(-1)
+                whole = shares.flatten(3) @ counting  # [group, M of the part, R, 1]
                 if sinks is not None:
-                    whole = torch.logaddexp(whole, sinks[own].float().view(-1, 1, 1))
+                    whole += (sinks[own].float().view(-1, 1, 1, 1) - peak).exp_()
+                share = shares[..., 0, :] * counts[0]
+                for cluster in range(1, clusters):
+                    share.addcmul_(shares[..., cluster, :], counts[cluster])
                 # Rows of the padding see nothing; their shares are 0. A sampled normaliser can fall short.
-                share = (logits - whole[..., None, None]).clamp_max_(0.0).exp_().nan_to_num_(0.0)
-                share = share.sum(3).clamp_max_(1.0)
+                share.mul_(whole.clamp_min_(TINY).reciprocal_()).clamp_max_(1.0)
                 score = share.square_().mean(2).log_().mul_(0.5).clamp_min_(LEAST_SCORE)
                 out[b, own, part, :blocks] = score.half()
     return out
+
+
+def _queries(q: torch.Tensor, rows: torch.Tensor, scale: float) -> torch.Tensor:
+    """What meets the features: scale times queries beside their squares, q [group, n, D], rows [group, M, R]."""
+    chosen = q.gather(1, rows.flatten(1).unsqueeze(-1).expand(-1, -1, q.shape[-1])).float()
+    squares = (chosen.square() * scale).to(q.dtype).float()
+    return torch.cat([chosen, squares], -1).mul_(scale).unflatten(1, rows.shape[1:])
 
 
 def scored_rows(q: torch.Tensor, first: int, geometry: SegmentGeometry, rows: int) -> torch.Tensor:
@@ -100,9 +114,15 @@ def scored_rows(q: torch.Tensor, first: int, geometry: SegmentGeometry, rows: in
     outstanding = rows // 2
     block = torch.arange(geometry.query_blocks, device=q.device)
     row = block.unsqueeze(-1) * geometry.block_q + torch.arange(geometry.block_q, device=q.device)
-    row = row.clamp_max(geometry.rows - 1)
-    queries = q[:, :, (row + first).flatten()].unflatten(2, row.shape).float()
-    distance = (queries - queries.mean(3, keepdim=True)).square_().sum(-1)  # [B, H, M, block_q]
+    row = row.clamp_max(geometry.rows - 1)  # [M, block_q]
+    distance = torch.empty(*q.shape[:2], *row.shape, device=q.device)  # [B, H, M, block_q]
+    at_once = max(1, VALUES_AT_ONCE // (geometry.block_q * q.shape[3]))
+    for b, h in itertools.product(range(q.shape[0]), range(q.shape[1])):
+        for start in range(0, len(row), at_once):
+            part = row[start : start + at_once]
+            queries = q[b, h].index_select(0, (part + first).flatten()).unflatten(0, part.shape).float()
+            deviations = (queries - queries.mean(1, keepdim=True)).square_()
+            distance[b, h, start : start + at_once] = deviations.sum(-1)
     order = distance.argsort(dim=-1, descending=True, stable=True)
     standing = torch.zeros_like(distance, dtype=torch.bool).scatter_(-1, order[..., :outstanding], True)
     # Of the others every stride-th, in order of position.
@@ -144,30 +164,39 @@ def descriptions(k: torch.Tensor, geometry: SegmentGeometry, clusters: int) -> D
     block, to which a rare query belongs, are so not lost in its mean. Keys before the first and after the last real one
     count nowhere; a cluster without keys has mean 0 and count 0.
     """
-    padding = -geometry.keys % geometry.block_k
-    blocks = (geometry.key_blocks, geometry.block_k)
-    at = torch.arange(geometry.keys, device=k.device)
-    real = F.pad(at >= geometry.first_keys.view(-1, 1), (0, padding)).unflatten(1, blocks)
-    real = real.unsqueeze(1).expand(-1, k.shape[1], -1, -1)  # [B, Hkv, N, block_k]
-    values = F.pad(k[:, :, : geometry.keys].float(), (0, 0, 0, padding)).unflatten(2, blocks)
-    sides = [real]
-    if clusters == 2:
-        mean = _mean(values, real)
-        distance = _distance(values, mean)
-        farthest = distance.masked_fill(~real, -1.0).argmax(-1, keepdim=True)
-        seed = values.gather(3, farthest.unsqueeze(-1).expand(-1, -1, -1, -1, k.shape[-1])).squeeze(3)
-        near = (_distance(values, seed) < distance) & real
-        means = _mean(values, real & ~near), _mean(values, near)
-        near = (_distance(values, means[1]) < _distance(values, means[0])) & real
-        sides = [real & ~near, near]
-    features = []
-    for side in sides:
-        mean = _mean(values, side)
-        deviations = (values - mean.unsqueeze(3)) * side.unsqueeze(-1)
-        spread = deviations.square_().sum(3) * (0.5 * VARIANCE_WEIGHT) / _count(side)
-        features.append(torch.cat([mean, spread.clamp_max(torch.finfo(k.dtype).max)], -1).to(k.dtype))
-    counts = torch.stack([side.sum(-1) for side in sides], 2).float()
-    return Descriptions(torch.stack(features, 2), counts)
+    batch, kv_heads, _, head_size = k.shape
+    block, blocks = geometry.block_k, geometry.key_blocks
+    features = k.new_empty(batch, kv_heads, clusters, blocks, 2 * head_size)
+    counts = torch.empty(batch, kv_heads, clusters, blocks, device=k.device)
+    at_once = max(1, VALUES_AT_ONCE // (block * head_size))
+    for b in range(batch):
+        for start in range(0, blocks, at_once):
+            end = min(start + at_once, blocks)
+            keys = torch.arange(start * block, end * block, device=k.device)
+            real = (keys >= geometry.first_keys[b]) & (keys < geometry.keys)
+            for h in range(kv_heads):
+                values = k[b, h, start * block : min(end * block, geometry.keys)].float()
+                values = F.pad(values, (0, 0, 0, len(keys) - len(values))).unflatten(0, (-1, block))
+                for c, side in enumerate(_sides(values, real.view(-1, 1, block).float(), clusters)):
+                    mean = _mean(values, side)
+                    spread = side @ _deviations(values, mean) * (0.5 * VARIANCE_WEIGHT) / _count(side)
+                    spread.clamp_max_(torch.finfo(k.dtype).max)
+                    features[b, h, c, start:end] = torch.cat([mean, spread], -1).squeeze(1)
+                    counts[b, h, c, start:end] = side.sum(-1).squeeze(1)
+    return Descriptions(features, counts)
+
+
+def _sides(values: torch.Tensor, real: torch.Tensor, clusters: int) -> list[torch.Tensor]:
+    """Which keys each cluster holds, 1.0 or 0.0 [N, 1, block_k]; values [N, block_k, D], real like a side."""
+    if clusters == 1:
+        return [real]
+    distance = _distance(values, _mean(values, real))
+    farthest = distance.masked_fill(real == 0, -1.0).argmax(-1, keepdim=True)
+    seed = values.gather(1, farthest.mT.expand(-1, -1, values.shape[-1]))
+    near = (_distance(values, seed) < distance) * real
+    means = _mean(values, real - near), _mean(values, near)
+    near = (_distance(values, means[1]) < _distance(values, means[0])) * real
+    return [real - near, near]
 
 
 def _count(side: torch.Tensor) -> torch.Tensor:
@@ -175,10 +204,15 @@ def _count(side: torch.Tensor) -> torch.Tensor:
 
 
 def _mean(values: torch.Tensor, side: torch.Tensor) -> torch.Tensor:
-    """[B, Hkv, N, D]: means of the keys of one side, 0 without any."""
-    return (values * side.unsqueeze(-1)).sum(3) / _count(side)
+    """[N, 1, D]: means of the keys of one side, 0 without any."""
+    return (side @ values) / _count(side)
+
+
+def _deviations(values: torch.Tensor, centre: torch.Tensor) -> torch.Tensor:
+    """[N, block_k, D]: squared differences of keys from their block's centre [N, 1, D]."""
+    return (values - centre).square_()
 
 
 def _distance(values: torch.Tensor, centre: torch.Tensor) -> torch.Tensor:
-    """[B, Hkv, N, block_k]: squared distances of keys from their block's centre."""
-    return (values - centre.unsqueeze(3)).square_().sum(-1)
+    """[N, 1, block_k]: squared distances of keys from their block's centre."""
+    return _deviations(values, centre).sum(-1).unsqueeze(1)

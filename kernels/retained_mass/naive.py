@@ -50,8 +50,9 @@ def retained_mass(
             if families.columns is not None and family == families.columns_of
             else None
         )
+        block_mass = _up_to(row_levels, probed.block_mass, depth)
         for level in range(depth):
-            mass = (probed.block_mass * (row_levels <= level)).sum(-1)
+            mass = block_mass[..., level]
             # A product with ones counts much faster than a sum over booleans.
             read = (every_block @ (body <= level).float()).squeeze(2)
             if singles is not None:
@@ -108,6 +109,12 @@ def _rows_of(levels: torch.Tensor, query_block: torch.Tensor) -> torch.Tensor:
     return levels.reshape(batch * heads * count, -1).index_select(0, flat).view(*query_block.shape, -1)
 
 
+def _up_to(levels: torch.Tensor, mass: torch.Tensor, depth: int) -> torch.Tensor:
+    """The mass of the blocks of each level and those below: both [B, H, P, N] -> [B, H, P, depth]."""
+    by_level = mass.new_zeros(*mass.shape[:-1], depth + 1)
+    return by_level.scatter_add_(-1, levels.clamp_max(depth).long(), mass).cumsum(-1)[..., :depth]
+
+
 class _SingleColumns:
     """Mass and number of the single columns that a level reads beside its blocks."""
 
@@ -132,7 +139,7 @@ class _SingleColumns:
         """[B, H, P]: mass of the level's columns outside of the row's blocks."""
         width = self._widths[level]
         single = self._block_levels[..., :width] > level
-        return (self._mass[..., :width] * single).sum(-1)
+        return self._mass[..., :width].where(single, 0.0).sum(-1)
 
     def count(self, level: int, uncovered: torch.Tensor) -> torch.Tensor:
         """[B, H]: columns read over the body; uncovered [B, H, N] = query blocks that see but don't read a block."""

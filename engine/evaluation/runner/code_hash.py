@@ -5,9 +5,9 @@
     a rule      kernels/, what makes a plan of its choice, and its module with all that it imports of engine/baselines/
 
 Docstrings do not count. Neither do, for a GPU's rows, the kernels' twins (naive.py) and the CPU's attention
-(torch_*.py): they run on a CPU alone. Code that only times, records or shows is in none of them, so that its changes keep
-predictions; times then are of several commits, which every row names. Trials, which are under development, are hashed
-as rules.
+(torch_*.py): they run on a CPU alone. Code that only times, records or shows is in none of them, so that its changes
+keep predictions; times then are of several commits, which every row names. Trials, which are under development, are
+hashed as rules.
 """
 
 from __future__ import annotations
