@@ -38,14 +38,14 @@ def attend(
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     lists = HostLists.of(plan)
     group = q.shape[1] // k.shape[1]
-    packed = [[_pack(k[b, h], v[b, h], plan.block_k) for h in range(k.shape[1])] for b in range(q.shape[0])]
+    packed = _pack(k, v, plan.block_k)
     scratch = threading.local()
 
     def run(span_range: SpanRange) -> None:
         batch, head, begin, end = span_range
         rows = slice(begin * plan.block_q, min(end * plan.block_q, plan.n_q))
         span = Span(
-            q[batch, head, rows], packed[batch][head // group], plan, lists, span_range, scale, scratch
+            q[batch, head, rows], packed[batch, head // group], plan, lists, span_range, scale, scratch
         )
         span.attend(out[batch, head, rows], lse[batch, head, rows])
 
@@ -55,12 +55,12 @@ def attend(
 
 
 def _pack(k: torch.Tensor, v: torch.Tensor, block_k: int) -> torch.Tensor:
-    """Keys and values of one KV head side by side, [n_k rounded up to blocks, 2 D], so that one gather fetches both."""
-    count, size = k.shape
-    packed = k.new_empty(-(-count // block_k) * block_k, 2 * size)
-    packed[:count, :size] = k
-    packed[:count, size:] = v
-    packed[count:] = 0
+    """Keys and values side by side, [B, Hkv, n_k rounded up to blocks, 2 D], so that one gather fetches both."""
+    batch, heads, count, size = k.shape
+    packed = k.new_empty(batch, heads, -(-count // block_k) * block_k, 2 * size)
+    packed[:, :, :count, :size] = k
+    packed[:, :, :count, size:] = v
+    packed[:, :, count:] = 0
     return packed
 
 

@@ -74,11 +74,13 @@ def column_and_diagonal_mass(
                 mass = capped_logits(query, k[b, h // groups, start:end], scale, softcap)
                 mass.sub_(lse[b, h].unsqueeze(-1)).exp_()
                 key = torch.arange(start, end, device=mass.device)
-                if end > first or start < int(first_keys[b]):
-                    mass.masked_fill_((key > position) | (key < first_keys[b]), 0.0)
+                if start < int(first_keys[b]):
+                    mass.masked_fill_(key < first_keys[b], 0.0)
+                # Keys from ``near`` on may come after a row, or be local to it.
+                near = max(0, first - local_offsets - start)
+                mass[:, near:].masked_fill_(key[near:] > position, 0.0)
                 _add_diagonals(diagonals[b, h], mass, first, start)
-                if end > first - local_offsets:
-                    mass.masked_fill_(key > position - local_offsets, 0.0)
+                mass[:, near:].masked_fill_(key[near:] > position - local_offsets, 0.0)
                 columns[b, h, start:end] = mass.sum(0)
     return columns, diagonals
 

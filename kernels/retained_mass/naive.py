@@ -56,7 +56,7 @@ def retained_mass(
             # A product with ones counts much faster than a sum over booleans.
             read = (every_block @ (body <= level).float()).squeeze(2)
             if singles is not None:
-                mass += singles.mass(level)
+                mass = mass + singles.mass[..., level]
                 columns[..., candidate] = singles.count(level, reach - read)
             row_mass[..., candidate] = (mass + probed.sink_mass).clamp_(0.0, 1.0)
             tiles[..., candidate] = read.sum(-1)
@@ -131,15 +131,13 @@ class _SingleColumns:
     ) -> None:
         self._widths = columns.counts.tolist()
         self._block = columns.ranked // geometry.block_k
-        self._mass = column_mass(q, k, probed, columns.ranked, geometry, scale, softcap)
-        block = self._block.unsqueeze(2).expand(-1, -1, row_levels.shape[2], -1)
-        self._block_levels = row_levels.gather(-1, block)
-
-    def mass(self, level: int) -> torch.Tensor:
-        """[B, H, P]: mass of the level's columns outside of the row's blocks."""
-        width = self._widths[level]
-        single = self._block_levels[..., :width] > level
-        return self._mass[..., :width].where(single, 0.0).sum(-1)
+        mass = column_mass(q, k, probed, columns.ranked, geometry, scale, softcap)
+        # A column counts from the level that holds it to the one that reads its block.
+        block_levels = row_levels.gather(-1, self._block.unsqueeze(2).expand_as(mass))
+        held, depth = columns.levels.expand_as(block_levels), len(self._widths)
+        ends = torch.maximum(held, block_levels)
+        # [B, H, P, depth]: mass of each level's columns outside of the row's blocks.
+        self.mass = _up_to(held, mass, depth) - _up_to(ends, mass, depth)
 
     def count(self, level: int, uncovered: torch.Tensor) -> torch.Tensor:
         """[B, H]: columns read over the body; uncovered [B, H, N] = query blocks that see but don't read a block."""
