@@ -59,8 +59,8 @@ def _cpu() -> tuple[str, str, str]:
     ratios, kept = ([row[name] for row in routed] for name in ("ratio", "density"))
     return (
         f"**{min(ratios):.2f} to {max(ratios):.2f}x**",
-        f"dense / routed prefill of {tokens:,} tokens, bundled model, {result['threads']} CPU threads, policy "
-        f"{report_cpu.policy(result)}; "
+        f"dense / routed prefill of {tokens:,} tokens, bundled model, {result['threads']} threads of an "
+        f"{result['device']}, policy {report_cpu.policy(result)}; "
         f"{100 * min(kept):.0f} to {100 * max(kept):.0f} % of the causal area is kept ([CPU](data/results/CPU.md))",
         "Not a claim about large models: this one has 15.7M parameters. Shorter prompts gain less; below the length "
         f"at which routing is predicted to pay, {report_cpu.shipped_break_even():,} tokens, they run dense.",
