@@ -53,6 +53,8 @@ class LoadedModel:
         import psutil
         import torch
 
+        if not self.on_gpu:
+            host_memory.give_back()
         return int(
             torch.cuda.mem_get_info(self.device)[0] if self.on_gpu else psutil.virtual_memory().available
         )

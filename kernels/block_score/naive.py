@@ -14,6 +14,7 @@ from routesparse.kernels.rules import NORMALISER_STEP, VARIANCE_WEIGHT
 
 LOGITS_AT_ONCE, VALUES_AT_ONCE = 1 << 19, 1 << 18  # few enough to stay in a core's own cache
 TINY = 1e-37
+MOST_ABOVE = 76.0  # nats above the largest description that counts in the normaliser: as good as all of it
 
 
 class Descriptions(NamedTuple):
@@ -79,17 +80,24 @@ def block_score(
                 logits[..., seen:].masked_fill_(hidden.unsqueeze(3), -torch.inf)
                 if not counts.all():
                     logits.masked_fill_(counts == 0, -torch.inf)
-                peak = logits.flatten(3).amax(-1, keepdim=True).nan_to_num_(neginf=0.0)
-                shares = logits.sub_(peak.unsqueeze(-1)).exp_()
-                counting = (weights[part, None, :blocks] * counts).flatten(1).unsqueeze(-1)
+                weight = weights[part, None, :blocks]
+                sampled = bool((weight == 0).any())
+                peak = logits.masked_fill(weight.unsqueeze(1) == 0, -torch.inf) if sampled else logits
+                peak = peak.flatten(3).amax(-1, keepdim=True).nan_to_num_(neginf=0.0)
+                shares = logits.sub_(peak.unsqueeze(-1))
+                if sampled:
+                    shares.clamp_max_(MOST_ABOVE)
+                shares.exp_()
+                counting = (weight * counts).flatten(1).unsqueeze(-1)
                 whole = shares.flatten(3) @ counting  # [group, M of the part, R, 1]
                 if sinks is not None:
                     whole += (sinks[own].float().view(-1, 1, 1, 1) - peak).exp_()
                 share = shares[..., 0, :] * counts[0]
                 for cluster in range(1, clusters):
                     share.addcmul_(shares[..., cluster, :], counts[cluster])
-                # Rows of the padding see nothing; their shares are 0. A sampled normaliser can fall short.
-                share.mul_(whole.clamp_min_(TINY).reciprocal_()).clamp_max_(1.0)
+                # Rows of the padding see nothing; their shares are 0, as those beside a NaN. A sampled normaliser can
+                # fall short.
+                share.mul_(whole.clamp_min_(TINY).reciprocal_()).clamp_max_(1.0).nan_to_num_(0.0)
                 score = share.square_().mean(2).log_().mul_(0.5).clamp_min_(LEAST_SCORE)
                 out[b, own, part, :blocks] = score.half()
     return out
@@ -179,7 +187,9 @@ def descriptions(k: torch.Tensor, geometry: SegmentGeometry, clusters: int) -> D
                 values = F.pad(values, (0, 0, 0, len(keys) - len(values))).unflatten(0, (-1, block))
                 for c, side in enumerate(_sides(values, real.view(-1, 1, block).float(), clusters)):
                     mean = _mean(values, side)
-                    spread = side @ _deviations(values, mean) * (0.5 * VARIANCE_WEIGHT) / _count(side)
+                    # What overflows times a side's 0 would be no number.
+                    deviations = _deviations(values, mean).clamp_max_(torch.finfo(torch.float32).max)
+                    spread = side @ deviations * (0.5 * VARIANCE_WEIGHT) / _count(side)
                     spread.clamp_max_(torch.finfo(k.dtype).max)
                     features[b, h, c, start:end] = torch.cat([mean, spread], -1).squeeze(1)
                     counts[b, h, c, start:end] = side.sum(-1).squeeze(1)

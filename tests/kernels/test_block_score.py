@@ -195,11 +195,36 @@ def scored_in_parts(arguments: tuple, options: dict[str, Any], tile: int, device
         launch.LAUNCH, launch.TILE = before
 
 
-def test_chunks_of_query_blocks_change_nothing(monkeypatch) -> None:
-    arguments, options = problem(*PROBLEMS["padded"][:4])
+@pytest.mark.parametrize("name", ["ragged", "padded", "one-cluster", "sampled-tiles"])
+def test_the_size_of_the_pieces_changes_nothing(name, monkeypatch) -> None:
+    case = PROBLEMS[name]
+    arguments, options = problem(*case[:4], **case[4])
     whole = naive.block_score(*arguments, **options)
     monkeypatch.setattr(naive, "LOGITS_AT_ONCE", 1)
+    monkeypatch.setattr(naive, "VALUES_AT_ONCE", 1)
     torch.testing.assert_close(naive.block_score(*arguments, **options), whole)
+
+
+@pytest.mark.parametrize("factor", [20.0, 200.0])
+def test_a_tile_that_the_normaliser_leaves_out_takes_nothing_from_the_others(factor) -> None:
+    """Its logits stand tens and hundreds of nats above all that count: its share ends at 1."""
+    case = PROBLEMS["sampled-tiles"]
+    (q, k, first, place), options = problem(*case[:4], **case[4])
+    left_out = (naive.sampled_tiles(place, 2, 0)[0] == 0).nonzero()[0, 0].item()
+    k[:, :, left_out * 16 : (left_out + 1) * 16] *= factor
+    found, wanted = naive.block_score(q, k, first, place, **options), by_loops(q, k, first, place, **options)
+    torch.testing.assert_close(found.double(), wanted, atol=0.01, rtol=0)
+    assert (found[..., left_out] > -0.5).any() and (found[..., 0] > LEAST_SCORE).any()
+
+
+def test_what_the_padding_holds_and_one_key_out_of_range_leave_the_other_blocks_alone() -> None:
+    (q, k, first, place), options = problem(96, 300, 8, [64, 64])
+    wanted = naive.block_score(q, k, first, place, **options)
+    k[:, :, :64] = torch.nan
+    torch.testing.assert_close(naive.block_score(q, k, first, place, **options), wanted)
+    k[:, :, 150, 0] = 1e20  # its square overflows
+    found = naive.block_score(q, k, first, place, **options)
+    assert found.isfinite().all() and (found > LEAST_SCORE).any()
 
 
 def test_a_row_that_stands_out_is_scored_and_the_rest_is_sampled_in_other_phases() -> None:

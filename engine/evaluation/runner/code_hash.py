@@ -5,9 +5,9 @@
     a rule      kernels/, what makes a plan of its choice, and its module with all that it imports of engine/baselines/
 
 Docstrings do not count. Neither do, for a GPU's rows, the kernels' twins (naive.py) and the CPU's attention
-(torch_*.py): they run on a CPU alone. Code that only times, records or shows is in none of them, so that its changes
-keep predictions; times then are of several commits, which every row names. Trials, which are under development, are
-hashed as rules.
+(torch_*.py): no prediction on a GPU runs them. Code that only times, records or shows is in none of them, so that its
+changes keep predictions; times then are of several commits, which every row names. Trials, which are under
+development, are hashed as rules.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DENSE = ("engine/method/attend.py",)
 _OURS = ("kernels", "engine/method", "engine/decide", "engine/seeds.py")
 _RULES = ("kernels", "engine/method/attend.py", "engine/method/segments.py", "engine/baselines/rule.py")
 _DECODING = ("engine/evaluation/studies/selection/together.py",)
-CPU_ALONE = ("naive", "torch_")  # how the names of such files begin
+CPU_ALONE = ("naive", "torch_")  # how the names of such files in kernels/ begin
 
 
 def code_hash(method: Method, on_gpu: bool) -> str:
@@ -76,7 +76,7 @@ def _hash(parts: tuple[str, ...], on_gpu: bool) -> str:
         path
         for part in parts
         for path in ([root / part] if part.endswith(".py") else (root / part).rglob("*.py"))
-        if not (on_gpu and path.name.startswith(CPU_ALONE))
+        if not (on_gpu and path.name.startswith(CPU_ALONE) and path.is_relative_to(root / "kernels"))
     }
     for path in sorted(files, key=lambda path: path.relative_to(root).as_posix()):
         text = "\n".join(without_docstrings(path.read_text("utf-8")))

@@ -237,7 +237,8 @@ def test_left_padding_moves_everything_and_changes_nothing(oracle, start, config
     segment = split(640, 640, config)[-1]
     monkeypatch.setattr("routesparse.engine.decide.layer.library", lambda _: library(segment))
     # A row is dense above a share of the longest row, padding included.
-    monkeypatch.setattr("routesparse.kernels.lower_plan.naive.capacity", lambda _: 1_000)
+    for file in ("naive", "contract"):
+        monkeypatch.setattr(f"routesparse.kernels.lower_plan.{file}.capacity", lambda _: 1_000)
 
     def padded(x):
         noise = torch.randn(1, x.shape[1], pad, x.shape[3], generator=torch.Generator().manual_seed(0))
