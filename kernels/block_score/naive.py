@@ -12,7 +12,9 @@ from routesparse.kernels.block_score.contract import ALIGNED_QUERY_BLOCKS, LEAST
 from routesparse.kernels.geometry import SegmentGeometry
 from routesparse.kernels.rules import NORMALISER_STEP, VARIANCE_WEIGHT
 
-LOGITS_AT_ONCE, VALUES_AT_ONCE = 1 << 19, 1 << 18  # few enough to stay in a core's own cache
+# Few enough to stay in a core's own cache; each operation on fewer would wait longer for torch's threads than it takes,
+# above all beside other processes that want the cores.
+LOGITS_AT_ONCE, VALUES_AT_ONCE = 1 << 20, 1 << 19
 TINY = 1e-37
 MOST_ABOVE = 76.0  # nats above the largest description that counts in the normaliser: as good as all of it
 
