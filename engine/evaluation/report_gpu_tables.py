@@ -124,7 +124,7 @@ def deciding() -> list[str]:
         *lines,
         "",
         f"At 131,072 tokens and one segment the {deciding_at(131_072, 131_072)['decided_ms']:.2f} ms are of single "
-        f"decisions with idle time between them. In a row, at the older commit {layer['git_commit'][:7]}, they "
+        f"decisions with idle time between them. In a row, at commit {layer['git_commit'][:7]}, they "
         f"took {sustained_ms():.2f} ms "
         f"(`{layer['command']}`). Within a prefill, the compiled rows *sparse* minus *kernel* above over "
         f"{LLAMA_LAYERS} layers, deciding added {within_prefill_ms(5):.2f} ms at 5 % and "
