@@ -21,7 +21,7 @@ from routesparse.engine.models.load import load_model
 
 GPU = torch.cuda.is_available()
 MOST_KL = 0.05  # nats a token between dense and routed; a tenth of it is usual
-TOKENS, SHARES = (32_768, (1.0, 0.02, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.97)) if GPU else (1_024, (0.02, 0.1))
+TOKENS, SHARES = (32_768, (1.0, 0.02, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.97)) if GPU else (1_024, (0.02, 0.05))
 ROUTED, DENSE = RouterConfig(break_even_tokens=0), RouterConfig(break_even_tokens=1 << 20)
 PROFILE = LatencyProfile.load(next((paths.DATA / "profiles").glob(f"{'cuda' if GPU else 'cpu'}*d64-g2*")))
 CPU_BYTES = 64 << 20  # what a prefill needs on a CPU, about; on a GPU the first round measures it
@@ -68,7 +68,9 @@ def prefill(model, ids, config, more=None):
 model, tokenizer = (loaded := load_model()).model, loaded.tokenizer
 text = " ".join(file.read_text() for file in sorted((paths.DATA / "samples" / "prompts").glob("*.txt")))
 ids, ended, needs = torch.tensor([tokenizer(text * 2)["input_ids"]], device=loaded.device), 0, CPU_BYTES
-ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD: a CPU's freed tensors go back to the system
+# M_MMAP_MAX, M_MMAP_THRESHOLD: a CPU's freed tensors go back to the system, though load_model() had them kept.
+assert ctypes.CDLL(None).mallopt(-4, 1 << 16) and ctypes.CDLL(None).mallopt(-3, 1 << 16)
+ctypes.CDLL(None).malloc_trim(0)
 for place, share in enumerate(SHARES):
     mine = ids[:, 128 * place : TOKENS]  # a length of its own, of which no CUDA graph is there yet
     dense, before = prefill(model, mine, DENSE), held()
