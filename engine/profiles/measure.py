@@ -172,7 +172,8 @@ def measure(
     The fit takes the best of the repeats (the others carry other processes' work) and minimises the sum of absolute
     relative errors; all coefficients are >= 0. It is checked on plans that are in no fit: with prompts on other
     prompts, routed by the fitted profile; else on plans drawn anew.
-    lengths: None for the device's own. plans: synthetic ones a length. prompts: fit on what the router makes of them.
+    lengths: None for the device's own. plans: synthetic ones a length. prompts: fit on what the router makes of them,
+    but for what a single column costs.
     """
     if lengths is None:
         lengths = GPU_LENGTHS if device.type == "cuda" else FULL_LENGTHS
@@ -218,7 +219,7 @@ def measure(
             seen = partial(clock.plan, mix=RECORDED, source=RECORDED, fitted=fitted)
             prompts.run(fitted, config, profile, seen)
             if fitted:
-                profile = replace(profile, **clock.fit(RECORDED))
+                profile = replace(profile, **clock.fit(RECORDED, profile.column_us))
     return replace(profile, **clock.errors(source, profile), plans=source, cells=tuple(clock.cells))
 
 
@@ -257,10 +258,17 @@ class _Clock:
         self.cells.append(cell)
         self._progress("profile", len(self.cells), self._total)
 
-    def fit(self, source: str) -> dict[str, Any]:
-        """Costs by name, from dense attention, the probe and the source's fitted plans."""
+    def fit(self, source: str, column_us: float | None = None) -> dict[str, Any]:
+        """Costs by name, from dense attention, the probe and the source's fitted plans.
+
+        column_us: a single column's, where it is known. The router's plans may hardly have any: of plans with 275
+        columns in all a fit put one at 115 us, of plans that are made of columns at less than 1.
+        """
         plans = [c for c in self.cells if c["mix"] == "dense" or (c.get("source") == source and c["fitted"])]
-        costs = _fit(np.array([_counts(c) for c in plans]), np.array([c["best_us"] for c in plans]))
+        counts, target = np.array([_counts(c) for c in plans]), np.array([c["best_us"] for c in plans])
+        known = np.array([(column_us or 0.0) if name == "column_us" else 0.0 for name in COSTS])
+        free = np.array([name != "column_us" or column_us is None for name in COSTS])
+        costs = known + _fit(counts * free, target, counts @ known)
         probes = [c for c in self.cells if c["mix"] == PROBE]
         design = np.array([[1.0, c["heads"] * c["n"]] for c in probes])
         base, key = _fit(design, np.array([c["best_us"] for c in probes]))
@@ -355,8 +363,8 @@ def _setup_us(probe: Callable[[Graphs[Computed]], None], steady: dict[str, float
     return max(0.0, (time.perf_counter() - started) * 1e6 - 2 * steady["median_us"])
 
 
-def _fit(design: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Non-negative coefficients x that minimise the sum of |design x / target - 1|.
+def _fit(design: np.ndarray, target: np.ndarray, known: np.ndarray | float = 0.0) -> np.ndarray:
+    """Non-negative coefficients x that minimise the sum of |(known + design x) / target - 1|.
 
     Least absolute errors, by reweighted least squares: a cell measured while another process had the cores is an
     outlier, and squares would follow it.
@@ -366,10 +374,11 @@ def _fit(design: np.ndarray, target: np.ndarray) -> np.ndarray:
     safe = np.maximum(target, 1e-3)
     relative = design / safe[:, None]
     scale = np.maximum(relative.max(0), 1e-30)
+    rest = 1.0 - known / safe
     weight = np.ones(len(safe))
     for _ in range(FIT_ROUNDS):
-        fitted = nnls(relative / scale * weight[:, None], weight)[0] / scale
-        weight = 1.0 / np.sqrt(np.maximum(np.abs(relative @ fitted - 1.0), 1e-3))
+        fitted = nnls(relative / scale * weight[:, None], weight * rest)[0] / scale
+        weight = 1.0 / np.sqrt(np.maximum(np.abs(relative @ fitted - rest), 1e-3))
     return fitted
 
 

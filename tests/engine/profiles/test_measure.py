@@ -108,6 +108,7 @@ def test_with_prompts_the_fit_is_on_the_routers_plans_and_checked_on_other_promp
     cells = [c for c in found.cells if c["mix"] == "recorded"]
     assert [c["fitted"] for c in cells] == [True] * 6 + [False] * 4, "two layers a prompt"
     assert found.plans == "recorded" and found.median_error < 0.05
+    assert found.column_us == pytest.approx(PLANTED["column"], rel=0.02), "not that of the prompts' plans"
     # A third is missing where plans cost 3 and the profile says 2.
     assert found.validation_error == pytest.approx(1 / 3, abs=0.05)
     assert [f for f, _ in factors] == [2.0] * 3 + [3.0] * 2
@@ -149,6 +150,25 @@ def test_synthetic_plans_are_those_of_the_library_on_inputs_with_structure():
             assert work.dense_heads == int(case.plan.dense_rows.all(-1).sum())
             assert work.tiles == int(case.plan.block_count[:, :, : segment.body_blocks].sum())
     assert shares[0] == shares[1]
+
+
+def test_what_a_column_costs_is_known_from_synthetic_plans():
+    """Nearly no columns in the router's plans, and those of a slow one: a free fit would put the difference there."""
+    clock = measure._Clock(CPU, measure.no_progress, 1)
+    draw, costs = np.random.default_rng(0), np.array(list(PLANTED.values()))
+    for number in range(20):
+        counts = draw.integers(1, 100, 5) * (1, 10, 0, 0, 1) + (0, 0, 3 * (number == 7), 0, 0)
+        work = plans.Work(
+            **dict(zip(("rows", "tiles", "columns", "dense_heads", "dense_tiles"), counts, strict=True))
+        )
+        timed = {"best_us": float(counts @ costs) * (1.4 if number == 7 else 1.0)}
+        clock._keep(512, "recorded", timed, work, source="recorded", fitted=True)
+    clock.cells.append({"n": 512, "mix": measure.PROBE, "heads": 4, "best_us": 1.0})
+    free, known = clock.fit("recorded"), clock.fit("recorded", PLANTED["column"])
+    assert free["column_us"] > 100 * PLANTED["column"], "the case does not show the trap"
+    assert known["column_us"] == PLANTED["column"] and clock.fit("recorded", 0.0)["column_us"] == 0.0
+    for name in ("row", "tile", "dense_tile"):
+        assert known[f"{name}_us"] == pytest.approx(PLANTED[name], rel=0.02)
 
 
 def test_costs_are_never_negative():
