@@ -61,53 +61,62 @@ def block_score(
     at_once = max(1, LOGITS_AT_ONCE // (group * chosen.shape[-1] * key_blocks * clusters))
     for b in range(batch):
         weights = sampled_tiles(geometry, clusters, int(geometry.first_keys[b])).to(q.device)
-        for kv_head in range(kv_heads):
+        for kv_head, start in itertools.product(range(kv_heads), range(0, query_blocks, at_once)):
             own = slice(kv_head * group, (kv_head + 1) * group)
-            row = chosen[b, own]
-            features = described.features[b, kv_head].float()
-            for start in range(0, query_blocks, at_once):
-                part = slice(start, start + at_once)
-                end = min(geometry.rows, (start + at_once) * geometry.block_q) + geometry.position
-                blocks = -(-end // geometry.block_k)
-                counts = described.counts[b, kv_head, :, :blocks]
-                logits = (
-                    _queries(q[b, own], row[:, part] + first, scale) @ features[:, :blocks].flatten(0, 1).mT
-                )
-                if softcap:
-                    logits = logits.div_(softcap).tanh_().mul_(softcap)
-                logits = logits.unflatten(-1, (clusters, blocks))  # [group, M of the part, R, C, N]
-                # Blocks after the diagonal: a row that comes first sees all that start before it.
-                seen = (start * geometry.block_q + geometry.position) // geometry.block_k + 1
-                hidden = starts[seen:blocks] > (row[:, part] + geometry.position).unsqueeze(-1)
-                logits[..., seen:].masked_fill_(hidden.unsqueeze(3), -torch.inf)
-                if not counts.all():
-                    logits.masked_fill_(counts == 0, -torch.inf)
-                weight = weights[part, None, :blocks]
-                sampled = bool((weight == 0).any())
-                peak = logits.masked_fill(weight.unsqueeze(1) == 0, -torch.inf) if sampled else logits
-                peak = peak.flatten(3).amax(-1, keepdim=True).nan_to_num_(neginf=0.0)
-                shares = logits.sub_(peak.unsqueeze(-1))
-                if sampled:
-                    shares.clamp_max_(MOST_ABOVE)
-                shares.exp_()
-                counting = (weight * counts).flatten(1).unsqueeze(-1)
-                whole = shares.flatten(3) @ counting  # [group, M of the part, R, 1]
-                if sinks is not None:
-                    whole += (sinks[own].float().view(-1, 1, 1, 1) - peak).exp_()
-                share = shares[..., 0, :] * counts[0]
-                for cluster in range(1, clusters):
-                    share.addcmul_(shares[..., cluster, :], counts[cluster])
-                # Rows of the padding see nothing; their shares are 0, as those beside a NaN. A sampled normaliser can
-                # fall short.
-                share.mul_(whole.clamp_min_(TINY).reciprocal_()).clamp_max_(1.0).nan_to_num_(0.0)
-                score = share.square_().mean(2).log_().mul_(0.5).clamp_min_(LEAST_SCORE)
-                out[b, own, part, :blocks] = score.half()
+            part = slice(start, start + at_once)
+            end = min(geometry.rows, (start + at_once) * geometry.block_q) + geometry.position
+            blocks = -(-end // geometry.block_k)
+            counts = described.counts[b, kv_head, :, :blocks]
+            features = described.features[b, kv_head, :, :blocks].float().flatten(0, 1)
+            row = chosen[b, own, part]
+            logits = _queries(q[b, own], row + first, scale) @ features.mT
+            if softcap:
+                logits = logits.div_(softcap).tanh_().mul_(softcap)
+            logits = logits.unflatten(-1, (clusters, blocks))  # [group, M of the part, R, C, N]
+            # Blocks after the diagonal: a row that comes first sees all that start before it.
+            seen = (start * geometry.block_q + geometry.position) // geometry.block_k + 1
+            hidden = starts[seen:blocks] > (row + geometry.position).unsqueeze(-1)
+            logits[..., seen:].masked_fill_(hidden.unsqueeze(3), -torch.inf)
+            joined = None if sinks is None else sinks[own].float().view(-1, 1, 1, 1)
+            share = _shares(logits, counts, weights[part, None, :blocks], joined)
+            score = share.square_().mean(2).log_().mul_(0.5).clamp_min_(LEAST_SCORE)
+            out[b, own, part, :blocks] = score.half()
     return out
+
+
+def _shares(
+    logits: torch.Tensor, counts: torch.Tensor, weight: torch.Tensor, sinks: torch.Tensor | None
+) -> torch.Tensor:
+    """Shares of blocks in a row's softmax: logits [group, M, R, C, N], overwritten -> [group, M, R, N].
+
+    counts [C, N]: keys of each description; weight [M, 1, N]: see ``sampled_tiles``; sinks [group, 1, 1, 1]: logits
+    that join the normaliser.
+    """
+    if not counts.all():
+        logits.masked_fill_(counts == 0, -torch.inf)
+    sampled = bool((weight == 0).any())
+    peak = logits.masked_fill(weight.unsqueeze(1) == 0, -torch.inf) if sampled else logits
+    peak = peak.flatten(3).amax(-1, keepdim=True).nan_to_num_(neginf=0.0)
+    weights = logits.sub_(peak.unsqueeze(-1))
+    if sampled:
+        weights.clamp_max_(MOST_ABOVE)
+    weights.exp_()
+    whole = weights.flatten(3) @ (weight * counts).flatten(1).unsqueeze(-1)  # [group, M, R, 1]
+    if sinks is not None:
+        whole += (sinks - peak).exp_()
+    share = weights[..., 0, :] * counts[0]
+    for cluster in range(1, len(counts)):
+        share.addcmul_(weights[..., cluster, :], counts[cluster])
+    # Rows of the padding see nothing; their shares are 0, as those beside a NaN. A sampled normaliser can fall short.
+    return share.mul_(whole.clamp_min_(TINY).reciprocal_()).clamp_max_(1.0).nan_to_num_(0.0)
 
 
 def _queries(q: torch.Tensor, rows: torch.Tensor, scale: float) -> torch.Tensor:
     """What meets the features: scale times queries beside their squares, q [group, n, D], rows [group, M, R]."""
-    chosen = q.gather(1, rows.flatten(1).unsqueeze(-1).expand(-1, -1, q.shape[-1])).float()
+    # A selection for each head: on a CPU a gather of whole vectors takes three times as long.
+    chosen = torch.stack(
+        [head.index_select(0, row) for head, row in zip(q, rows.flatten(1), strict=True)]
+    ).float()
     squares = (chosen.square() * scale).to(q.dtype).float()
     return torch.cat([chosen, squares], -1).mul_(scale).unflatten(1, rows.shape[1:])
 

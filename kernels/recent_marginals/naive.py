@@ -13,6 +13,8 @@ costs one, is what a budget should count.
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 import torch.nn.functional as F
 
@@ -67,21 +69,22 @@ def column_and_diagonal_mass(
     diagonals = torch.zeros_like(columns)
     first = keys - count
     position = torch.arange(first, keys, device=q.device).view(-1, 1)
-    for b in range(batch):
-        for h in range(heads):
-            for start, end in key_chunks(keys, block_k, KEY_CHUNK):
-                query = q[b, h, first_row : first_row + count]
-                mass = capped_logits(query, k[b, h // groups, start:end], scale, softcap)
-                mass.sub_(lse[b, h].unsqueeze(-1)).exp_()
-                key = torch.arange(start, end, device=mass.device)
-                if start < int(first_keys[b]):
-                    mass.masked_fill_(key < first_keys[b], 0.0)
-                # Keys from ``near`` on may come after a row, or be local to it.
-                near = max(0, first - local_offsets - start)
-                mass[:, near:].masked_fill_(key[near:] > position, 0.0)
-                _add_diagonals(diagonals[b, h], mass, first, start)
-                mass[:, near:].masked_fill_(key[near:] > position - local_offsets, 0.0)
-                columns[b, h, start:end] = mass.sum(0)
+    for b, kv_head in itertools.product(range(batch), range(k.shape[1])):
+        group = slice(kv_head * groups, (kv_head + 1) * groups)
+        query = q[b, group, first_row : first_row + count].flatten(0, 1)
+        for start, end in key_chunks(keys, block_k, KEY_CHUNK):
+            logits = capped_logits(query, k[b, kv_head, start:end], scale, softcap)
+            mass = logits.unflatten(0, (groups, count))
+            mass.sub_(lse[b, group].unsqueeze(-1)).exp_()
+            key = torch.arange(start, end, device=mass.device)
+            if start < int(first_keys[b]):
+                mass.masked_fill_(key < first_keys[b], 0.0)
+            # Keys from ``near`` on may come after a row, or be local to it.
+            near = max(0, first - local_offsets - start)
+            mass[..., near:].masked_fill_(key[near:] > position, 0.0)
+            _add_diagonals(diagonals[b, group], mass, first, start)
+            mass[..., near:].masked_fill_(key[near:] > position - local_offsets, 0.0)
+            columns[b, group, start:end] = mass.sum(1)
     return columns, diagonals
 
 
@@ -101,15 +104,16 @@ def band_mass(diagonal_mass: torch.Tensor, phase: int, block_q: int, block_k: in
 
 
 def _add_diagonals(total: torch.Tensor, mass: torch.Tensor, first_position: int, start: int) -> None:
-    """Add mass [P, K] of consecutive rows from first_position and keys from ``start`` to total by offset.
+    """Add mass [G, P, K] of consecutive rows from first_position and keys from ``start`` to total [G, ..] by offset.
 
-    Shearing row r by P - 1 - r places lines up the diagonals in columns; column c then holds the offset
+    Row r moved P - 1 - r places to the right lines up the diagonals in columns; column c then holds the offset
     first_position + P - 1 - start - c.
     """
-    count, width = mass.shape
-    sheared = F.pad(mass.flip(0), (0, count)).flatten()[: count * (width + count - 1)]
-    sums = sheared.view(count, width + count - 1).sum(0)
+    groups, count, width = mass.shape
+    across = width + count - 1
+    sheared = mass.new_zeros(groups, count, across)
+    sheared.as_strided(mass.shape, (count * across, across - 1, 1), count - 1).copy_(mass)
+    line = sheared.sum(1).flip(-1)
     top = first_position + count - 1 - start
-    low = top - (width + count - 2)
-    line = sums.flip(0)
-    total[max(0, low) : top + 1] += line[max(0, -low) :]
+    low = top - (across - 1)
+    total[:, max(0, low) : top + 1] += line[:, max(0, -low) :]

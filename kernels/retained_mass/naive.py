@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 
 from routesparse.kernels.causal_blocks import forced_and_causal
@@ -33,34 +35,26 @@ def retained_mass(
     row_mass = probed.block_mass.new_ones(batch, heads, count, width)
     query_block = probed.rows // geometry.block_q
     _, causal = forced_and_causal(geometry)
-    causal = causal[:, :, : geometry.body_blocks].float()
-    reach = causal.sum(2)
-    every_block = causal.new_ones(1, geometry.body_blocks)
+    reach = causal[:, :, : geometry.body_blocks].float().sum(2)
     total = reach.sum(-1, keepdim=True).clamp_min(1.0)
     tiles = total.expand(batch, heads, width).clone()
     columns = probed.lse.new_zeros(batch, heads, width)
 
-    candidate = 0
-    for family, (level_map, depth) in enumerate(zip(families.maps, families.depths, strict=True)):
-        levels = level_map.expand(batch, heads, -1, -1)
-        row_levels = _rows_of(levels, query_block)
-        body = levels[:, :, : geometry.body_blocks]
-        singles = (
-            _SingleColumns(q, k, probed, families.columns, row_levels, geometry, scale, softcap)
-            if families.columns is not None and family == families.columns_of
-            else None
-        )
-        block_mass = _up_to(row_levels, probed.block_mass, depth)
-        for level in range(depth):
-            mass = block_mass[..., level]
-            # A product with ones counts much faster than a sum over booleans.
-            read = (every_block @ (body <= level).float()).squeeze(2)
-            if singles is not None:
-                mass = mass + singles.mass[..., level]
-                columns[..., candidate] = singles.count(level, reach - read)
-            row_mass[..., candidate] = (mass + probed.sink_mass).clamp_(0.0, 1.0)
-            tiles[..., candidate] = read.sum(-1)
-            candidate += 1
+    ends = itertools.accumulate(families.depths)
+    for family, (level_map, depth, end) in enumerate(zip(families.maps, families.depths, ends, strict=True)):
+        levels = slice(end - depth, end)  # the family's candidates
+        row_levels = _rows_of(level_map.expand(batch, heads, -1, -1), query_block)
+        mass = _up_to(row_levels, probed.block_mass, depth)
+        # By how many query blocks of the body each KV block is read: [B, H, N, depth], once for heads that share a map.
+        body = level_map[:, :, : geometry.body_blocks].mT
+        readers = _up_to(body, reach.new_ones(1).expand_as(body), depth)
+        if families.columns is not None and family == families.columns_of:
+            singles = _SingleColumns(q, k, probed, families.columns, row_levels, geometry, scale, softcap)
+            mass = mass + singles.mass
+            uncovered = reach.unsqueeze(-1) - readers
+            columns[..., levels] = singles.counts(uncovered.expand(batch, heads, -1, -1))
+        row_mass[..., levels] = (mass + probed.sink_mass.unsqueeze(-1)).clamp_(0.0, 1.0)
+        tiles[..., levels] = readers.sum(2)
     density = (tiles + columns / geometry.block_k) / total
     return RetainedMass(row_mass, tiles, columns, density.clamp_max(1.0))
 
@@ -139,6 +133,11 @@ class _SingleColumns:
         # [B, H, P, depth]: mass of each level's columns outside of the row's blocks.
         self.mass = _up_to(held, mass, depth) - _up_to(ends, mass, depth)
 
-    def count(self, level: int, uncovered: torch.Tensor) -> torch.Tensor:
-        """[B, H]: columns read over the body; uncovered [B, H, N] = query blocks that see but don't read a block."""
-        return uncovered.gather(-1, self._block[..., : self._widths[level]]).sum(-1)
+    def counts(self, uncovered: torch.Tensor) -> torch.Tensor:
+        """[B, H, depth]: columns read over the body; uncovered [B, H, N, depth]: query blocks that see a KV block but
+        don't read it.
+        """
+        levels = zip(uncovered.unbind(-1), self._widths, strict=True)
+        return torch.stack(
+            [blocks.gather(-1, self._block[..., :width]).sum(-1) for blocks, width in levels], -1
+        )
