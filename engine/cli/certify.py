@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -205,8 +204,7 @@ class _Plan:
             if self._routed:
                 from routesparse.engine.runtime.route import default_config, route
 
-                config = default_config(on_gpu=next(model.parameters()).is_cuda)
-                self.config = dataclasses.replace(config, break_even_tokens=0)
+                self.config = default_config(next(model.parameters()).is_cuda, break_even_tokens=0)
                 stack.enter_context(route(model, self.config))
             elif self._router is not None:
                 stack.enter_context(routed_by(model, self._router))

@@ -33,7 +33,7 @@ from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.record.passes import RunInfo
 from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.refusals import check_call
-from routesparse.engine.runtime.route import fresh_salt, session_maker
+from routesparse.engine.runtime.route import asked_config, fresh_salt, session_maker
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.tensor_parallel import ranks_of
 from routesparse.engine.runtime.transformers import ATTRIBUTE, check_supported, routed_by
@@ -57,6 +57,7 @@ def route_requests(
     calibration: Calibration | TunedPrice | str | None = None,
     profile: LatencyProfile | str = "auto",
     salt: str | None = None,
+    **settings: Any,
 ) -> Iterator[Mapping[str, Trace]]:
     """Route the prefill of requests that the model serves by continuous batching inside the block.
 
@@ -72,7 +73,8 @@ def route_requests(
             "continuous batching over several processes is not supported; load the model without a tp_plan"
         )
     router = _RequestRouter(
-        session_maker(model, config, calibration, profile), fresh_salt() if salt is None else salt
+        session_maker(model, asked_config(model, config, settings), calibration, profile),
+        fresh_salt() if salt is None else salt,
     )
     with routed_by(model, router, NAME):
         yield router.traces

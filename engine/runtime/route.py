@@ -9,9 +9,12 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary
 
 from routesparse.engine.config import RouterConfig, default_segment
+from routesparse.engine.device.graphs import Graphs
+from routesparse.engine.errors import ConfigError
 from routesparse.engine.models.load import revision_of_model
 from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.runtime.quality import choose
@@ -25,8 +28,13 @@ if TYPE_CHECKING:
 
     from routesparse.engine.calibration.artifact import Calibration
     from routesparse.engine.calibration.tuned import TunedPrice
+    from routesparse.engine.decide.decision import Computed
     from routesparse.engine.method.latency import LatencyProfile
     from routesparse.engine.record.trace import Trace
+
+
+# What the blocks before captured on a GPU, by model: up to KEPT_SHARE of its memory, for as long as the model lives.
+_captured: WeakKeyDictionary[PreTrainedModel, Graphs[Computed]] = WeakKeyDictionary()
 
 
 @contextmanager
@@ -38,9 +46,12 @@ def route(
     profile: LatencyProfile | str = "auto",
     salt: str | None = None,
     group: ProcessGroup | None = None,
+    **settings: Any,
 ) -> Iterator[Trace]:
     """Route the prefill of a supported transformers model inside the block; decode stays dense.
 
+    config, or its fields by name: ``route(model, price=1.0)``. By name a segment has the length that suits the model's
+    device, which a RouterConfig does not know: its own is a CPU's, and a GPU then decides several times a layer.
     calibration: a bundled name ("prose"), a path, a loaded one, or None for the in-prompt certificate alone. A tuned
     price ("prose-kl") sets the configuration's price, and the record names it.
     profile: "auto" takes the latency profile of this device or measures a quick one.
@@ -52,31 +63,33 @@ def route(
     is given and the model's files are not known.
     """
     check_supported(model)
+    config = asked_config(model, config, settings)
+    graphs = _captured.setdefault(model, Graphs())
     ranks = ranks_of(model) if group is None else ranks_in(group, model)
     if ranks is None:
         session = session_maker(model, config, calibration, profile)(
-            salt=fresh_salt() if salt is None else salt
+            salt=fresh_salt() if salt is None else salt, graphs=graphs
         )
         with routed_by(model, session):
             yield session.trace
         return
     with ranks.ended_together():
-        session = _rank_session(model, config, calibration, profile, salt, ranks)
+        session = _rank_session(model, config, calibration, profile, salt, ranks, graphs)
         with routed_by(model, session):
             yield session.trace
 
 
 def _rank_session(
     model: PreTrainedModel,
-    config: RouterConfig | None,
+    config: RouterConfig,
     calibration: Calibration | TunedPrice | str | None,
     profile: LatencyProfile | str,
     salt: str | None,
     ranks: Ranks,
+    graphs: Graphs[Computed],
 ) -> RankSession:
     """``route``'s session in one of several processes: salt and latency profile are the first one's."""
     weight = next(model.parameters())
-    config = config or default_config(on_gpu=weight.is_cuda)
     if isinstance(profile, str):
         named, shape = NamedProfile(profile), model.config
         head_dim = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
@@ -96,20 +109,18 @@ def _rank_session(
     )
     ranks.agree(error)
     assert make is not None
-    return cast(RankSession, make(salt=ranks.from_first(fresh_salt) if salt is None else salt))
+    return cast(RankSession, make(salt=ranks.from_first(fresh_salt) if salt is None else salt, graphs=graphs))
 
 
 def session_maker(
     model: PreTrainedModel,
-    config: RouterConfig | None,
+    config: RouterConfig,
     calibration: Calibration | TunedPrice | str | None,
     profile: LatencyProfile | str,
     session: Callable[..., RoutingSession] = RoutingSession,
 ) -> Callable[..., RoutingSession]:
     """``route``'s arguments, checked and loaded: what makes sessions of the keyword arguments that are left."""
     check_supported(model)
-    if config is None:
-        config = default_config(on_gpu=next(model.parameters()).is_cuda)
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     given = None if isinstance(profile, str) else profile
     chosen = choose(config, calibration, lambda: revision_of_model(model), dtype, given)
@@ -122,9 +133,23 @@ def session_maker(
     )
 
 
-def default_config(on_gpu: bool) -> RouterConfig:
-    """What routes a model where nobody passes a configuration."""
-    return RouterConfig(segment_tokens=default_segment(on_gpu))
+def asked_config(
+    model: PreTrainedModel, config: RouterConfig | None, settings: dict[str, Any]
+) -> RouterConfig:
+    """The configuration that was passed, or the device's own with these fields. Errors: ConfigError."""
+    if config is None:
+        return default_config(next(model.parameters()).is_cuda, **settings)
+    if settings:
+        raise ConfigError(
+            f"a configuration and settings by name ({', '.join(settings)}); pass one of the two, or "
+            "dataclasses.replace(config, ...)"
+        )
+    return config
+
+
+def default_config(on_gpu: bool, **settings: Any) -> RouterConfig:
+    """What routes a model where nobody passes a whole configuration. Errors: ConfigError."""
+    return RouterConfig.from_dict({"segment_tokens": default_segment(on_gpu), **settings})
 
 
 def fresh_salt() -> str:

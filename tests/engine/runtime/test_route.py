@@ -3,6 +3,7 @@
 import gc
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ import torch
 import transformers
 
 from routesparse.engine import RouterConfig, route
-from routesparse.engine.errors import ModelError, PromptError, UnsupportedModelError
+from routesparse.engine.errors import ConfigError, ModelError, PromptError, UnsupportedModelError
 from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.runtime import transformers as hf
+from routesparse.engine.runtime.route import default_config
 from routesparse.engine.store.bundle import read_bundle
 from tests.engine.tiny_shape import SHAPE
 
@@ -50,6 +52,44 @@ def test_a_routed_prefill_leaves_one_decision_per_head_and_a_bundle(tmp_path):
     record = read_bundle(trace.to_bundle(tmp_path / "out"))
     assert (record.run.tokens, record.run.layers, record.run.heads) == (TOKENS, 2, 4)
     assert model.config._attn_implementation == "sdpa"
+
+
+def test_settings_by_name_are_a_configuration_with_the_devices_own_segments():
+    model = llama()
+    with route(model, price=1.0, block_q=256) as trace:
+        assert trace.settings.config == RouterConfig(price=1.0, block_q=256)
+    with route(model) as trace:
+        assert trace.settings.config == default_config(on_gpu=False) == RouterConfig()
+    assert default_config(on_gpu=True, price=1.0) == RouterConfig(price=1.0, segment_tokens=131_072)
+    assert default_config(on_gpu=True, segment_tokens=16_384) == RouterConfig()
+
+
+@pytest.mark.parametrize(
+    "config, settings, message",
+    [
+        (CONFIG, {"price": 1.0}, r"settings by name \(price\); pass one"),
+        (None, {"prize": 1.0}, "unknown configuration names prize"),
+        (None, {"price": "much"}, "price 'much' must lie in"),
+    ],
+)
+def test_settings_that_can_not_be_meant_are_refused_before_the_model_is_touched(config, settings, message):
+    model = llama()
+    with pytest.raises(ConfigError, match=message), route(model, config, **settings):
+        pass
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_blocks_of_one_model_share_what_a_gpu_captured_and_it_goes_with_the_model():
+    def captured(model):
+        with route(model, CONFIG):
+            return hf.router_of(model)._graphs
+
+    one, other = llama(), llama()
+    graphs = weakref.ref(captured(one))
+    assert graphs() is captured(one) is not captured(other)
+    del one
+    gc.collect()
+    assert graphs() is None
 
 
 def test_decode_after_a_routed_prefill_is_dense_and_adds_no_decision():
