@@ -94,8 +94,11 @@ class PromptTrace:
     _reading: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False, compare=False)
 
     def copied(self) -> PromptTrace:
-        """This prompt as it is now, for a chunk to continue. Errors: NumericsError."""
-        return replace(self, layers=set(self.layers), _pending=[], _checked=[], _passes=list(self.passes))
+        """This prompt as it is now, for a chunk to continue. Errors: as settle."""
+        with self._reading:
+            self.settle()
+            checked, passes = list(self._checked), list(self._passes)
+        return replace(self, layers=set(self.layers), _pending=[], _checked=checked, _passes=passes)
 
     def add(self, layer_pass: PendingPass) -> None:
         """The next layer pass, perhaps still running."""
@@ -116,6 +119,11 @@ class PromptTrace:
         """Read every pass: until then its numbers lie in memory that later copies could use. Errors: as settle."""
         with self._reading:
             self.settle()
+            self.read_checked()
+
+    def read_checked(self) -> None:
+        """Read what is known to be finite; this waits for nothing."""
+        with self._reading:
             while self._checked:
                 self._passes.append(self._checked[0].read())
                 del self._checked[0]

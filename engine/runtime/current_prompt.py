@@ -106,13 +106,20 @@ class CurrentPrompt:
         self._in_forward = True
 
     def finish_forward(self) -> None:
-        """The forward pass ended without an error."""
+        """The forward pass ended without an error; a GPU may still be at it.
+
+        Meanwhile the host reads what earlier passes left. At the next one's start, tried before, the GPU would wait for
+        it: 9 of 46 ms on an H200 (65,536 tokens, bundled model).
+        """
         self._in_forward = self._trace.unfinished = False
+        for prompt in self._trace.prompts:
+            prompt.read_checked()
 
     def _begin(self, inputs: AttentionInputs) -> None:
         batch, heads, n_q, head_dim = inputs.q.shape
         device, dtype = device_name(inputs.q.device), str(inputs.q.dtype).removeprefix("torch.")
-        self._read_last()
+        if not self._in_forward:
+            self._read_last()  # nobody says when this session's forward passes end
         self._begun += 1
         self.number, self.routed_segments, self._thread = self._begun, {}, threading.get_ident()
         self._append(PromptTrace(batch, n_q, heads, inputs.k.shape[1], head_dim, device, dtype))
@@ -141,6 +148,8 @@ class CurrentPrompt:
         if not matching:
             return
         known = max(matching, key=lambda known: known.tokens)
+        if not self._in_forward:
+            known.prompt.read()
         self.number, self.routed_segments = known.number, dict(known.routed_segments)
         self._thread = threading.get_ident()
         # A copy: another chunk may continue the same keys, as prompts with a common prefix do.

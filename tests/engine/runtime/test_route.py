@@ -327,23 +327,39 @@ def test_a_prefill_that_failed_outside_attention_is_no_record(tmp_path):
 
 
 def test_a_forward_checks_its_passes_and_whoever_asks_reads_them(monkeypatch):
-    """As on a GPU: reading pictures is no part of the prefill. The next prompt reads what nobody asked for."""
+    """As on a GPU, which waits for no picture: what nobody asked for is read when the next forward is launched."""
     from routesparse.engine.decide.heatmap import PendingHeatmaps
     from routesparse.engine.record.passes import PromptTrace
     from routesparse.engine.runtime.session import RoutingSession
 
-    reads, read = [], PendingHeatmaps.read
+    reads, read, out_of_layers = [], PendingHeatmaps.read, []
     monkeypatch.setattr(PendingHeatmaps, "read", lambda self: reads.append(1) or read(self))
     model, session = llama(), RoutingSession(CONFIG, profile=NamedProfile())
+    model.lm_head.register_forward_hook(lambda *_: out_of_layers.append(len(reads)))
     with torch.no_grad(), hf.routed_by(model, session):
         with monkeypatch.context() as on_gpu:
-            on_gpu.setattr(PromptTrace, "read", PromptTrace.settle)
-            model(prompt(TOKENS), logits_to_keep=1, use_cache=False)
-        assert not reads
-        model(prompt(TOKENS), logits_to_keep=1, use_cache=False)
+            on_gpu.setattr(PromptTrace, "read", lambda self: None)
+            for seen in (0, 2):
+                model(prompt(TOKENS), logits_to_keep=1, use_cache=False)
+                assert len(reads) == seen, "this forward's two layers wait, those of the one before are read"
+        assert out_of_layers == [0, 0], "a layer waited for the record of another prompt"
         first, second = session.trace.prompts
-        assert len(reads) == 4 and len(first.passes) == len(second.passes) == 2
+        assert len(first.passes) == len(second.passes) == 2
     assert len(reads) == 4 and session.trace.record().choices
+
+
+def test_a_chunk_continues_a_prompt_whose_record_is_not_read_yet(monkeypatch):
+    """As on a GPU: passes of both chunks are in the record, each once."""
+    from routesparse.engine.record.passes import PromptTrace
+
+    model, ids = llama(), prompt(2 * TOKENS)
+    with torch.no_grad(), route(model, CONFIG) as trace, monkeypatch.context() as on_gpu:
+        on_gpu.setattr(PromptTrace, "read", lambda self: None)
+        cache = model(ids[:, :TOKENS], logits_to_keep=1, use_cache=True).past_key_values
+        assert not trace.prompts[-1]._passes
+        model(ids[:, TOKENS:], past_key_values=cache, logits_to_keep=1)
+    seen = [(one.layer, one.decisions[0].segment.index) for one in trace.prompts[-1].passes]
+    assert seen == [(0, 0), (1, 0), (0, 1), (1, 1)] and len(trace.prompts) == 1
 
 
 def test_a_pass_that_met_nan_on_the_device_is_forgotten_with_its_prompt():
