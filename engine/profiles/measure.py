@@ -14,7 +14,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,10 +120,17 @@ def _fitting(path: Path) -> LatencyProfile | None:
     names it.
     """
     try:
-        found = LatencyProfile.load(path)
-    except ProfileError:
+        file = path.stat()
+        found = _read(path, file.st_mtime_ns, file.st_size)
+    except (OSError, ProfileError):
         return None
     return found if found.name == path.stem else None
+
+
+@lru_cache(maxsize=16)
+def _read(path: Path, changed_ns: int, size: int) -> LatencyProfile:
+    """A profile, read once for each state of its file: each ``route`` block asks while its first prompt waits."""
+    return LatencyProfile.load(path)
 
 
 @dataclass(frozen=True)

@@ -228,6 +228,17 @@ def test_auto_measures_again_where_the_cached_profile_can_not_be_read(fake_clock
         measure.profile_for(first.name, CPU, torch.float32, **SHAPE)
 
 
+def test_auto_reads_a_file_again_only_when_it_changed(fake_clock, monkeypatch):
+    made = measure.profile_for("auto", CPU, torch.float32, **SHAPE)
+    reads, load = [], measure.LatencyProfile.load
+    monkeypatch.setattr(measure.LatencyProfile, "load", lambda path: reads.append(path) or load(path))
+    for _ in range(3):
+        assert measure.profile_for("auto", CPU, torch.float32, **SHAPE) == made
+    assert len(reads) == 1
+    replace(made, row_us=made.row_us + 1.0).save(paths.profiles())
+    assert measure.profile_for("auto", CPU, torch.float32, **SHAPE).row_us == made.row_us + 1.0
+
+
 def test_auto_takes_a_shipped_profile_that_fits(fake_clock, monkeypatch):
     shipped = measure.measure(CPU, torch.float32, **SHAPE, lengths=LENGTHS)
     shipped.save(paths.DATA / "profiles")
