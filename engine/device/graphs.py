@@ -6,9 +6,9 @@ kernels read from a table, so no query or key is copied. What leaves lies in the
 replay; everything that reads it is queued on the same stream before that.
 
 Some 150 launches would otherwise bind a decision to the host. A shape is launched at its first call and captured at
-its second, about 15 ms together; the pooled probe and attention sinks are never captured. A worker keeps its graphs
-between prompts, up to KEPT of them and KEPT_SHARE of the memory. A session with a calibration keeps graphs of its
-own, because they read its error predictor by address.
+its second, about 15 ms together; the pooled probe and attention sinks are never captured. Graphs are kept
+between a worker's prompts and between the route() blocks of a model, up to KEPT of them and KEPT_SHARE of the memory. A
+session with a calibration keeps graphs of its own, because they read its error predictor by address.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Entry(Generic[T]):
 class Graphs(Generic[T]):
     """Runs a function of (inputs, draws) as a graph from its second call of one key on.
 
-    Of one device and one thread; what was used last is kept, up to KEPT graphs and KEPT_SHARE of the memory.
+    One device, one thread at a time. What was used last is kept, up to KEPT graphs and KEPT_SHARE of the memory.
     """
 
     def __init__(self) -> None:

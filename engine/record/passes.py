@@ -75,6 +75,40 @@ class PendingPass:
         )
 
 
+class CallPasses:
+    """The layer passes of one call of the model: launched, then known to be finite, then read."""
+
+    def __init__(self) -> None:
+        self._launched: list[PendingPass] = []
+        self._checked: list[PendingPass] = []
+        self.done: list[LayerPass] = []
+        # The model's thread reads while its next call computes, perhaps while its user does.
+        self._reading = threading.RLock()
+
+    @property
+    def launched(self) -> bool:
+        """Whether passes may still be running."""
+        return bool(self._launched)
+
+    def add(self, layer_pass: PendingPass) -> None:
+        """The next layer pass, perhaps still running."""
+        self._launched.append(layer_pass)
+
+    def settle(self, dtype: str) -> None:
+        """Wait for every pass, and read no more of it than whether it is finite. Errors: as PendingPass.check."""
+        with self._reading:
+            while self._launched:
+                self._launched[0].check(dtype)
+                self._checked.append(self._launched.pop(0))
+
+    def read_checked(self) -> None:
+        """Read what is known to be finite; this waits for nothing."""
+        with self._reading:
+            while self._checked:
+                self.done.append(self._checked[0].read())
+                del self._checked[0]
+
+
 @dataclass
 class PromptTrace:
     """One prompt: every routed layer pass, in order. No passes: dense ran untouched."""
@@ -87,22 +121,22 @@ class PromptTrace:
     device: str
     dtype: str
     layers: set[int] = field(default_factory=set)
-    _pending: list[PendingPass] = field(default_factory=list)
-    _checked: list[PendingPass] = field(default_factory=list)
-    _passes: list[LayerPass] = field(default_factory=list)
-    # The model's thread reads this record before the next prompt begins, perhaps while its user does.
-    _reading: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False, compare=False)
+    # Shared by prompts that continue the same one, so that each call is read once.
+    _calls: list[CallPasses] = field(default_factory=lambda: [CallPasses()])
 
     def copied(self) -> PromptTrace:
         """This prompt as it is now, for a chunk to continue. Errors: as settle."""
-        with self._reading:
-            self.settle()
-            checked, passes = list(self._checked), list(self._passes)
-        return replace(self, layers=set(self.layers), _pending=[], _checked=checked, _passes=passes)
+        self.settle()
+        return replace(self, layers=set(self.layers), _calls=[*self._calls, CallPasses()])
 
     def add(self, layer_pass: PendingPass) -> None:
-        """The next layer pass, perhaps still running."""
-        self._pending.append(layer_pass)
+        """The next layer pass of the last call, perhaps still running."""
+        self._calls[-1].add(layer_pass)
+
+    @property
+    def launched(self) -> bool:
+        """Whether passes of the last call may still be running."""
+        return self._calls[-1].launched
 
     def settle(self) -> None:
         """Wait for every pass, and read no more of it than whether it is finite.
@@ -110,29 +144,24 @@ class PromptTrace:
         A model's prefill ends with this; reading the pictures of 64 units takes milliseconds, in which a GPU would
         have nothing to do. Errors: NumericsError, again on every call.
         """
-        with self._reading:
-            while self._pending:
-                self._pending[0].check(self.dtype)
-                self._checked.append(self._pending.pop(0))
-
-    def read(self) -> None:
-        """Read every pass: until then its numbers lie in memory that later copies could use. Errors: as settle."""
-        with self._reading:
-            self.settle()
-            self.read_checked()
+        for call in self._calls:
+            call.settle(self.dtype)
 
     def read_checked(self) -> None:
         """Read what is known to be finite; this waits for nothing."""
-        with self._reading:
-            while self._checked:
-                self._passes.append(self._checked[0].read())
-                del self._checked[0]
+        for call in self._calls:
+            call.read_checked()
+
+    def read(self) -> None:
+        """Read every pass: until then its numbers lie in memory that later copies could use. Errors: as settle."""
+        self.settle()
+        self.read_checked()
 
     @property
     def passes(self) -> list[LayerPass]:
         """Every layer pass, read. Errors: as settle."""
         self.read()
-        return self._passes
+        return [layer_pass for call in self._calls for layer_pass in call.done]
 
     @property
     def audit_ms(self) -> float:

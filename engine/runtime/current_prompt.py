@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -57,8 +59,8 @@ class CurrentPrompt:
 
         windowed: the keys may lack the prompt's first ones. None where keys are cached that this session never saw,
         or saw in a prompt that failed. A chunk's first layer waits for the device.
-        Errors: NumericsError of the prompt before, when a new one begins; PromptError where a second thread prefills
-        meanwhile.
+        Errors: NumericsError of a prompt before that was not settled, when a new one begins; PromptError where a second
+        thread prefills meanwhile.
         """
         n_q, n_k = inputs.q.shape[2], inputs.k.shape[2]
         prompts = self._trace.prompts
@@ -93,11 +95,14 @@ class CurrentPrompt:
 
     def forget(self) -> None:
         """A prompt that was not routed to its end must not look like one that was, nor take a later chunk."""
-        if self._trace.prompts and self._trace.prompts[-1] is self._current:
-            self._trace.prompts.pop()
-        for known in [known for known in self._prefilled if known.prompt is self._current]:
-            self._prefilled.remove(known)
+        self._drop(self._current)
         self._current, self._trace.unfinished = None, False
+
+    def _drop(self, prompt: PromptTrace | None) -> None:
+        """Neither in the trace any more, nor there for a later chunk."""
+        self._trace.prompts[:] = [kept for kept in self._trace.prompts if kept is not prompt]
+        for known in [known for known in self._prefilled if known.prompt is prompt]:
+            self._prefilled.remove(known)
 
     def start_forward(self) -> None:
         """A prefill that ended in an error, wherever in the model, leaves no prompt behind."""
@@ -106,32 +111,48 @@ class CurrentPrompt:
         self._in_forward = True
 
     def finish_forward(self) -> None:
-        """The forward pass ended without an error; a GPU may still be at it.
-
-        Meanwhile the host reads what earlier passes left. At the next one's start, tried before, the GPU would wait for
-        it: 9 of 46 ms on an H200 (65,536 tokens, bundled model).
-        """
+        """The forward pass ended without an error; a GPU may still be at it."""
         self._in_forward = self._trace.unfinished = False
-        for prompt in self._trace.prompts:
-            prompt.read_checked()
+        if self._current is not None and self._current.launched:
+            self._read_earlier()
+
+    def _read_earlier(self) -> None:
+        """Read what earlier passes left, while a GPU computes this one; a prompt that can't be read is dropped.
+
+        At the next pass's start, tried before, the GPU waited for it: 9 of 46 ms on an H200 (65,536 tokens, bundled
+        model).
+        """
+        for prompt in list(self._trace.prompts):
+            with self._dropped_at_errors(prompt):
+                prompt.read_checked()
+
+    @contextmanager
+    def _dropped_at_errors(self, prompt: PromptTrace) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._drop(prompt)
+            raise
 
     def _begin(self, inputs: AttentionInputs) -> None:
         batch, heads, n_q, head_dim = inputs.q.shape
         device, dtype = device_name(inputs.q.device), str(inputs.q.dtype).removeprefix("torch.")
-        if not self._in_forward:
-            self._read_last()  # nobody says when this session's forward passes end
+        self._make_room(self._trace.prompts[-1:])
         self._begun += 1
         self.number, self.routed_segments, self._thread = self._begun, {}, threading.get_ident()
         self._append(PromptTrace(batch, n_q, heads, inputs.k.shape[1], head_dim, device, dtype))
 
-    def _read_last(self) -> None:
-        """The last prompt's record, before its memory is used again; one that can't be read is dropped, told once."""
-        for prompt in self._trace.prompts[-1:]:
-            try:
-                prompt.read()
-            except BaseException:
-                self._trace.prompts.pop()
-                raise
+    def _make_room(self, prompts: list[PromptTrace]) -> None:
+        """Read what was left before its memory is used again, where nobody says when forward passes end.
+
+        Where somebody does, ``finish_forward`` reads it, and it only has to be finite.
+        """
+        for prompt in prompts:
+            with self._dropped_at_errors(prompt):
+                if self._in_forward:
+                    prompt.settle()
+                else:
+                    prompt.read()
 
     def _continue(self, inputs: AttentionInputs, layer: int) -> None:
         """Make the prompt current whose keys the cache begins with: the one with most of them."""
@@ -148,8 +169,7 @@ class CurrentPrompt:
         if not matching:
             return
         known = max(matching, key=lambda known: known.tokens)
-        if not self._in_forward:
-            known.prompt.read()
+        self._make_room([known.prompt])
         self.number, self.routed_segments = known.number, dict(known.routed_segments)
         self._thread = threading.get_ident()
         # A copy: another chunk may continue the same keys, as prompts with a common prefix do.
@@ -183,7 +203,9 @@ class CurrentPrompt:
 
 
 class NamedPrompt(CurrentPrompt):
-    """The prompt of a session that serves one request of a server, which says itself whose keys it hands over."""
+    """The prompt of a session that serves one request of a server, which says itself whose keys it hands over, and reads
+    only the requests that it records.
+    """
 
     def of_call(self, inputs: AttentionInputs, layer: int, windowed: bool = False) -> PromptTrace | None:
         """The request's prompt, begun by its first call; None once it was given up."""
@@ -194,6 +216,9 @@ class NamedPrompt(CurrentPrompt):
             current.tokens = max(current.tokens, inputs.k.shape[2])
             current.layers.add(layer)
         return current
+
+    def _read_earlier(self) -> None:
+        """Nothing: see above."""
 
 
 def _signature(keys: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,7 @@ Importing this module also says who serves a model that is set to "routesparse" 
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from routesparse.engine.config import RouterConfig, default_segment
 from routesparse.engine.device.graphs import Graphs
-from routesparse.engine.errors import ConfigError
+from routesparse.engine.errors import ConfigError, is_out_of_memory
 from routesparse.engine.models.load import revision_of_model
 from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.runtime.quality import choose
@@ -23,6 +24,7 @@ from routesparse.engine.runtime.tensor_parallel import Ranks, caught, ranks_in, 
 from routesparse.engine.runtime.transformers import check_supported, routed_by, serve_by_default
 
 if TYPE_CHECKING:
+    import torch
     from torch.distributed import ProcessGroup
     from transformers import PreTrainedModel
 
@@ -33,8 +35,8 @@ if TYPE_CHECKING:
     from routesparse.engine.record.trace import Trace
 
 
-# What the blocks before captured on a GPU, by model: up to KEPT_SHARE of its memory, for as long as the model lives.
-_captured: WeakKeyDictionary[PreTrainedModel, Graphs[Computed]] = WeakKeyDictionary()
+# What earlier blocks captured, by model, with the device that it was on.
+_captured: WeakKeyDictionary[PreTrainedModel, tuple[torch.device, Graphs[Computed]]] = WeakKeyDictionary()
 
 
 @contextmanager
@@ -51,32 +53,51 @@ def route(
     """Route the prefill of a supported transformers model inside the block; decode stays dense.
 
     config, or its fields by name: ``route(model, price=1.0)``. By name a segment has the length that suits the model's
-    device, which a RouterConfig does not know: its own is a CPU's, and a GPU then decides several times a layer.
+    device. A RouterConfig does not know the device: its default is a CPU's, and a GPU then decides several times a layer.
     calibration: a bundled name ("prose"), a path, a loaded one, or None for the in-prompt certificate alone. A tuned
     price ("prose-kl") sets the configuration's price, and the record names it.
     profile: "auto" takes the latency profile of this device or measures a quick one.
     salt: with the configuration's seed it places the random rows. None: every block has a salt of its own, so that an
     unlucky draw does not recur on every prompt; pass the same text (``trace.salt``) to draw the same rows again.
     group: the processes among which the heads of each layer are split, where transformers does not know them (Ulysses).
-    Yields the trace (decisions, timings, to_bundle). Leaving the block restores the model, after errors too.
+    Yields the trace (decisions, timings, to_bundle). Leaving the block restores the model, after errors too. What a GPU
+    captured stays for the model's next block (graphs.KEPT_SHARE of its memory, or one graph), until the model is
+    deleted, routed on another device, or out of memory.
     Errors: UnsupportedModelError, ConfigError, CalibrationError, ProfileError, and ModelError where a calibration
     is given and the model's files are not known.
     """
     check_supported(model)
     config = asked_config(model, config, settings)
-    graphs = _captured.setdefault(model, Graphs())
     ranks = ranks_of(model) if group is None else ranks_in(group, model)
     if ranks is None:
         session = session_maker(model, config, calibration, profile)(
-            salt=fresh_salt() if salt is None else salt, graphs=graphs
+            salt=fresh_salt() if salt is None else salt, graphs=_graphs_of(model)
         )
-        with routed_by(model, session):
+        with _forgotten_without_memory(model), routed_by(model, session):
             yield session.trace
         return
-    with ranks.ended_together():
-        session = _rank_session(model, config, calibration, profile, salt, ranks, graphs)
+    with _forgotten_without_memory(model), ranks.ended_together():
+        session = _rank_session(model, config, calibration, profile, salt, ranks)
         with routed_by(model, session):
             yield session.trace
+
+
+def _graphs_of(model: PreTrainedModel) -> Graphs[Computed]:
+    """What earlier blocks captured on the device that the model is on."""
+    device = next(model.parameters()).device
+    if model not in _captured or _captured[model][0] != device:
+        _captured[model] = device, Graphs()
+    return _captured[model][1]
+
+
+@contextmanager
+def _forgotten_without_memory(model: PreTrainedModel) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if is_out_of_memory(error):
+            _captured.pop(model, None)
+        raise
 
 
 def _rank_session(
@@ -86,7 +107,6 @@ def _rank_session(
     profile: LatencyProfile | str,
     salt: str | None,
     ranks: Ranks,
-    graphs: Graphs[Computed],
 ) -> RankSession:
     """``route``'s session in one of several processes: salt and latency profile are the first one's."""
     weight = next(model.parameters())
@@ -109,7 +129,8 @@ def _rank_session(
     )
     ranks.agree(error)
     assert make is not None
-    return cast(RankSession, make(salt=ranks.from_first(fresh_salt) if salt is None else salt, graphs=graphs))
+    salt = ranks.from_first(fresh_salt) if salt is None else salt
+    return cast(RankSession, make(salt=salt, graphs=_graphs_of(model)))
 
 
 def session_maker(
@@ -137,6 +158,12 @@ def asked_config(
     model: PreTrainedModel, config: RouterConfig | None, settings: dict[str, Any]
 ) -> RouterConfig:
     """The configuration that was passed, or the device's own with these fields. Errors: ConfigError."""
+    known = [field.name for field in dataclasses.fields(RouterConfig)]
+    if unknown := sorted(set(settings) - set(known)):
+        raise ConfigError(
+            f"unknown arguments {', '.join(unknown)}; pass config, calibration, profile, salt or a setting: "
+            + ", ".join(known)
+        )
     if config is None:
         return default_config(next(model.parameters()).is_cuda, **settings)
     if settings:

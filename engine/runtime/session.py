@@ -1,7 +1,7 @@
 """One routed model: holds configuration, calibration, profile and trace; called once per layer by the model.
 
-No module-level state: every ``with route(model)`` has its own session, and every record is keyed by layer and
-head, so sessions of several models, ranks or threads never meet.
+Every ``with route(model)`` has its own session, and every record is keyed by layer and head, so sessions of several
+models, ranks or threads never meet; those of one model share what a GPU captured (route.py).
 
 Whether routing pays is the same for all layers of a plain prompt. So the first layer asks the session, and below
 break-even the others call the dense kernel at once (``untouched``): asking in each layer cost some 50 us of Python on
@@ -184,8 +184,10 @@ class RoutingSession(AttentionRouter):
         Errors: NumericsError; nothing is recorded of that prompt.
         """
         with self._lock:
-            self._prompt.finish_forward()
-            self.trace.settle()
+            try:
+                self._prompt.finish_forward()
+            finally:
+                self.trace.settle()
 
     def _worth_routing(self, inputs: AttentionInputs, layer: int) -> list[Segment] | None:
         """The segments of this call, or None where dense attention is as fast; decided once for all layers."""

@@ -1,4 +1,4 @@
-"""Retained masses by tensor operations, a level at a time."""
+"""Retained masses by tensor operations, a family at a time."""
 
 from __future__ import annotations
 

@@ -171,6 +171,12 @@ def test_what_a_column_costs_is_known_from_synthetic_plans():
         assert known[f"{name}_us"] == pytest.approx(PLANTED[name], rel=0.02)
 
 
+def test_a_column_costs_no_less_than_its_share_of_a_block(fake_clock, monkeypatch):
+    monkeypatch.setitem(PLANTED, "column", 0.0)
+    found = measure.measure(CPU, torch.float32, **SHAPE, lengths=LENGTHS)
+    assert found.column_us == found.tile_us / CONFIG.block_k == pytest.approx(PLANTED["tile"] / 16, rel=0.02)
+
+
 def test_costs_are_never_negative():
     g = np.random.default_rng(0)
     design = g.random((12, 3))

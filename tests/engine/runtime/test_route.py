@@ -1,5 +1,6 @@
 """``with route(model)`` and the default session with the real routing session. CPU, tiny random models."""
 
+import copy
 import gc
 import subprocess
 import sys
@@ -38,6 +39,18 @@ def no_memory(*_):
     raise torch.OutOfMemoryError("no memory")
 
 
+def no_host_memory(*_):
+    raise MemoryError
+
+
+def met_nan():
+    from routesparse.engine.device.copies import Copies
+    from routesparse.engine.record.passes import PendingPass
+
+    bad = Copies({"density": torch.ones(1, 4), "finite": torch.tensor(False)})
+    return PendingPass(1, (), None, bad, None, ())
+
+
 def prompt(tokens):
     return torch.randint(0, 97, (1, tokens), generator=torch.Generator().manual_seed(1))
 
@@ -68,7 +81,12 @@ def test_settings_by_name_are_a_configuration_with_the_devices_own_segments():
     "config, settings, message",
     [
         (CONFIG, {"price": 1.0}, r"settings by name \(price\); pass one"),
-        (None, {"prize": 1.0}, "unknown configuration names prize"),
+        (
+            None,
+            {"calibratoin": "prose"},
+            "unknown arguments calibratoin; pass config, calibration, profile, salt or a",
+        ),
+        (None, {"gate": 0.5}, "unknown arguments gate; pass"),
         (None, {"price": "much"}, "price 'much' must lie in"),
     ],
 )
@@ -79,17 +97,32 @@ def test_settings_that_can_not_be_meant_are_refused_before_the_model_is_touched(
     assert model.config._attn_implementation == "sdpa"
 
 
-def test_blocks_of_one_model_share_what_a_gpu_captured_and_it_goes_with_the_model():
-    def captured(model):
-        with route(model, CONFIG):
-            return hf.router_of(model)._graphs
+def captured(model):
+    """What blocks of this model share, which a CPU leaves empty."""
+    with route(model, CONFIG):
+        return hf.router_of(model)._graphs
 
+
+def test_blocks_of_one_model_share_what_a_gpu_captured_and_it_goes_with_the_model():
     one, other = llama(), llama()
     graphs = weakref.ref(captured(one))
     assert graphs() is captured(one) is not captured(other)
     del one
     gc.collect()
     assert graphs() is None
+
+
+def test_what_a_gpu_captured_is_freed_where_the_model_moved_or_memory_ended(monkeypatch):
+    model = llama()
+    first = captured(model)
+    with pytest.raises(torch.OutOfMemoryError), route(model, CONFIG):
+        no_memory()
+    second = captured(model)
+    assert second is not first and captured(model) is second
+    with pytest.raises(ValueError, match="another error"), route(model, CONFIG):
+        raise ValueError("another error")
+    assert captured(model) is second
+    assert captured(model.to("meta")) is not second
 
 
 def test_decode_after_a_routed_prefill_is_dense_and_adds_no_decision():
@@ -326,54 +359,90 @@ def test_a_prefill_that_failed_outside_attention_is_no_record(tmp_path):
     }
 
 
-def test_a_forward_checks_its_passes_and_whoever_asks_reads_them(monkeypatch):
-    """As on a GPU, which waits for no picture: what nobody asked for is read when the next forward is launched."""
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """Layers do not read their own passes. What is read, and by which forward: numbers of pictures, in order."""
     from routesparse.engine.decide.heatmap import PendingHeatmaps
     from routesparse.engine.record.passes import PromptTrace
-    from routesparse.engine.runtime.session import RoutingSession
 
-    reads, read, out_of_layers = [], PendingHeatmaps.read, []
-    monkeypatch.setattr(PendingHeatmaps, "read", lambda self: reads.append(1) or read(self))
-    model, session = llama(), RoutingSession(CONFIG, profile=NamedProfile())
-    model.lm_head.register_forward_hook(lambda *_: out_of_layers.append(len(reads)))
-    with torch.no_grad(), hf.routed_by(model, session):
-        with monkeypatch.context() as on_gpu:
-            on_gpu.setattr(PromptTrace, "read", lambda self: None)
-            for seen in (0, 2):
-                model(prompt(TOKENS), logits_to_keep=1, use_cache=False)
-                assert len(reads) == seen, "this forward's two layers wait, those of the one before are read"
-        assert out_of_layers == [0, 0], "a layer waited for the record of another prompt"
-        first, second = session.trace.prompts
-        assert len(first.passes) == len(second.passes) == 2
-    assert len(reads) == 4 and session.trace.record().choices
+    read_prompt, read_picture, reads = PromptTrace.read, PendingHeatmaps.read, []
+
+    def unless_a_layer_ended(prompt):
+        if sys._getframe(1).f_code.co_name != "_attend":
+            read_prompt(prompt)
+
+    monkeypatch.setattr(PromptTrace, "read", unless_a_layer_ended)
+    monkeypatch.setattr(PendingHeatmaps, "read", lambda self: reads.append(1) or read_picture(self))
+    return reads
 
 
-def test_a_chunk_continues_a_prompt_whose_record_is_not_read_yet(monkeypatch):
-    """As on a GPU: passes of both chunks are in the record, each once."""
-    from routesparse.engine.record.passes import PromptTrace
+def test_a_forward_reads_what_the_one_before_left_when_its_layers_are_launched(as_on_a_gpu):
+    model, before_the_head = llama(), []
+    model.lm_head.register_forward_hook(lambda *_: before_the_head.append(len(as_on_a_gpu)))
+    with torch.no_grad(), route(model, CONFIG) as trace:
+        for seen in (0, 2, 4):
+            model(prompt(TOKENS), logits_to_keep=1, use_cache=False)
+            assert len(as_on_a_gpu) == seen, "its own two layers wait, those of the one before are read"
+        assert before_the_head == [0, 0, 2], "a layer waited for the record of another prompt"
+        assert [len(one.passes) for one in trace.prompts] == [2, 2, 2]
+    assert len(as_on_a_gpu) == 6 and trace.record().choices
 
+
+def test_neither_a_decoded_token_nor_a_short_prompt_reads_a_record(as_on_a_gpu):
+    model = llama()
+    with torch.no_grad(), route(model, CONFIG):
+        model.generate(prompt(TOKENS), max_new_tokens=3, do_sample=False)
+        model(prompt(100))
+    assert not as_on_a_gpu
+
+
+def test_chunks_that_continue_one_prefix_read_it_once(as_on_a_gpu):
     model, ids = llama(), prompt(2 * TOKENS)
-    with torch.no_grad(), route(model, CONFIG) as trace, monkeypatch.context() as on_gpu:
-        on_gpu.setattr(PromptTrace, "read", lambda self: None)
-        cache = model(ids[:, :TOKENS], logits_to_keep=1, use_cache=True).past_key_values
-        assert not trace.prompts[-1]._passes
-        model(ids[:, TOKENS:], past_key_values=cache, logits_to_keep=1)
-    seen = [(one.layer, one.decisions[0].segment.index) for one in trace.prompts[-1].passes]
-    assert seen == [(0, 0), (1, 0), (0, 1), (1, 1)] and len(trace.prompts) == 1
+    with torch.no_grad(), route(model, CONFIG) as trace:
+        prefix = model(ids[:, :TOKENS], logits_to_keep=1, use_cache=True).past_key_values
+        for _ in range(3):
+            model(ids[:, TOKENS:], past_key_values=copy.deepcopy(prefix), logits_to_keep=1)
+    for one in trace.prompts:
+        seen = [(layer_pass.layer, layer_pass.decisions[0].segment.index) for layer_pass in one.passes]
+        assert seen == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    assert len(trace.prompts) == 3 and len(as_on_a_gpu) == 2 + 3 * 2
+
+
+def test_a_record_that_can_not_be_read_is_told_once_and_the_next_prompt_is_whole(as_on_a_gpu, monkeypatch):
+    from routesparse.engine.record.passes import PendingPass
+
+    model, read = llama(), PendingPass.read
+    with torch.no_grad(), route(model, CONFIG) as trace:
+        model(prompt(TOKENS), use_cache=False)
+        with monkeypatch.context() as broken, pytest.raises(MemoryError):
+            broken.setattr(PendingPass, "read", no_host_memory)
+            model(prompt(TOKENS), use_cache=False)
+        assert PendingPass.read is read and len(trace.prompts) == 1 and not trace.prompts[0].launched
+        model(prompt(TOKENS), use_cache=False)
+    assert [len(one.passes) for one in trace.prompts] == [2, 2]
+
+
+def test_nan_of_a_forward_outside_the_models_hooks_is_told_by_the_next(as_on_a_gpu):
+    from routesparse.engine.errors import NumericsError
+
+    model = llama()
+    with torch.no_grad(), route(model, CONFIG) as trace:
+        model.model(prompt(TOKENS), use_cache=False)
+        trace.prompts[-1].add(met_nan())
+        with pytest.raises(NumericsError, match="layer 1: NaN or Inf in the attention output"):
+            model(prompt(TOKENS), use_cache=False)
+        assert not trace.prompts
 
 
 def test_a_pass_that_met_nan_on_the_device_is_forgotten_with_its_prompt():
     """As on a GPU, where the flag is read after the forward."""
-    from routesparse.engine.device.copies import Copies
     from routesparse.engine.errors import NumericsError
-    from routesparse.engine.record.passes import PendingPass
     from routesparse.engine.runtime.session import RoutingSession
 
     model, session = llama(), RoutingSession(CONFIG, profile=NamedProfile())
     with torch.no_grad(), hf.routed_by(model, session):
         model(prompt(TOKENS), logits_to_keep=1, use_cache=False)
-    bad = Copies({"density": torch.ones(1, 4), "finite": torch.tensor(False)})
-    session.trace.prompts[-1].add(PendingPass(1, (), None, bad, None, ()))
+    session.trace.prompts[-1].add(met_nan())
     with pytest.raises(NumericsError, match="layer 1: NaN or Inf in the attention output"):
         session.finish()
     assert not session.trace.prompts
