@@ -203,8 +203,8 @@ class CurrentPrompt:
 
 
 class NamedPrompt(CurrentPrompt):
-    """The prompt of a session that serves one request of a server, which says itself whose keys it hands over, and reads
-    only the requests that it records.
+    """The prompt of a session that serves one request of a server: that says itself whose keys it hands over, and reads
+    only what it records.
     """
 
     def of_call(self, inputs: AttentionInputs, layer: int, windowed: bool = False) -> PromptTrace | None:

@@ -53,7 +53,7 @@ def route(
     """Route the prefill of a supported transformers model inside the block; decode stays dense.
 
     config, or its fields by name: ``route(model, price=1.0)``. By name a segment has the length that suits the model's
-    device. A RouterConfig does not know the device: its default is a CPU's, and a GPU then decides several times a layer.
+    device. A RouterConfig does not know it: its default is a CPU's, and a GPU then decides several times a layer.
     calibration: a bundled name ("prose"), a path, a loaded one, or None for the in-prompt certificate alone. A tuned
     price ("prose-kl") sets the configuration's price, and the record names it.
     profile: "auto" takes the latency profile of this device or measures a quick one.
