@@ -72,9 +72,8 @@ class Graphs(Generic[T]):
         The first call of a key runs eagerly: it compiles kernels and fills the caches of constants.
         """
         device = inputs.q.device
-        # What a replay leaves is good until the next one on the same stream.
-        stream = torch.cuda.current_stream(device) if inputs.q.is_cuda else None
-        key = (key, device, stream, inputs.q.dtype, *(x.shape + x.stride() for x in (inputs.q, inputs.k)))
+        layouts = (x.shape + x.stride() for x in (inputs.q, inputs.k))
+        key = (key, device, _stream(device), inputs.q.dtype, *layouts)
         self._calls += 1
         if self._calls < self._evicted.get(key, -SHUT_OUT) + SHUT_OUT:
             return function(inputs, to_device(draws, device))
@@ -157,6 +156,11 @@ def beside(device: torch.device, urgent: bool = False) -> Iterator[Callable[[], 
     branch.wait_stream(current)
     with torch.cuda.stream(branch):
         yield lambda: current.wait_stream(branch)
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream | None:
+    """The stream that a replay and what reads its result are queued on: on another one they would race."""
+    return torch.cuda.current_stream(device) if device.type == "cuda" else None
 
 
 def _reserved(device: torch.device) -> int:

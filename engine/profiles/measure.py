@@ -271,8 +271,8 @@ class _Clock:
     def fit(self, source: str, column_us: float | None = None) -> dict[str, Any]:
         """Costs by name, from dense attention, the probe and the source's fitted plans.
 
-        column_us: a single column's, where it is known. The router's plans may hardly have any: a fit on 72 of them (two
-        had 275 columns in all) put one at 115 us; the same run's synthetic plans, made of columns, at less than 1.
+        column_us: a single column's, where it is known. The router's plans may hardly have any: of 72 plans two had 275
+        columns in all, and a fit put one at 115 us; the same run's synthetic plans, made of columns, at less than 1.
         """
         plans = [c for c in self.cells if c["mix"] == "dense" or (c.get("source") == source and c["fitted"])]
         counts, target = np.array([_counts(c) for c in plans]), np.array([c["best_us"] for c in plans])

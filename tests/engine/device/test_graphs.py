@@ -104,6 +104,22 @@ def test_another_key_shape_or_layout_is_another_graph(oracle, calls, decide, cha
     assert [kind for kind, _ in calls] == ["eager", "eager"]
 
 
+def test_another_stream_is_another_graph(oracle, calls, decide, monkeypatch):
+    kept, inputs = Graphs(), oracle.draw_inputs(0, n_q=64)
+    for stream in (1, 2, 1, 2, 1):
+        monkeypatch.setattr(module, "_stream", lambda device, stream=stream: stream)
+        kept.run("key", inputs, draws(1), decide)
+    assert [kind for kind, _ in calls] == [
+        "eager",
+        "eager",
+        "captured",
+        "replayed",
+        "captured",
+        "replayed",
+        "replayed",
+    ]
+
+
 def test_padding_enters_through_its_own_buffer(oracle, calls, decide):
     kept = Graphs()
     for pad in (3, 5, 9):
