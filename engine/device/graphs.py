@@ -72,19 +72,18 @@ class Graphs(Generic[T]):
         The first call of a key runs eagerly: it compiles kernels and fills the caches of constants.
         """
         device = inputs.q.device
-        layouts = (x.shape + x.stride() for x in (inputs.q, inputs.k))
-        key = (key, device, _stream(device), inputs.q.dtype, *layouts)
+        # What inference mode makes is no tensor for a caller outside of it.
+        caller = (device, _stream(device), torch.is_inference_mode_enabled())
+        key = (key, caller, inputs.q.dtype, *(x.shape + x.stride() for x in (inputs.q, inputs.k)))
         self._calls += 1
         if self._calls < self._evicted.get(key, -SHUT_OUT) + SHUT_OUT:
             return function(inputs, to_device(draws, device))
         entry: _Entry[T] | None = self._entries.pop(key, None)
         fresh = entry is None
         if entry is None:
-            # What is made in inference mode could not be written to outside of it, by the next caller.
-            with torch.inference_mode(False):
-                key_start = None if inputs.key_start is None else torch.empty_like(inputs.key_start)
-                table = torch.empty(2, dtype=torch.int64, device=device)
-                own_draws = torch.empty(draws.shape, dtype=draws.dtype, device=device)
+            key_start = None if inputs.key_start is None else torch.empty_like(inputs.key_start)
+            table = torch.empty(2, dtype=torch.int64, device=device)
+            own_draws = torch.empty(draws.shape, dtype=draws.dtype, device=device)
             entry = _Entry[T](key_start, table, own_draws)
             while len(self._entries) >= KEPT:
                 self._evict()

@@ -120,6 +120,14 @@ def test_another_stream_is_another_graph(oracle, calls, decide, monkeypatch):
     ]
 
 
+def test_inference_mode_has_graphs_of_its_own(oracle, calls, decide):
+    kept, inputs = Graphs(), oracle.draw_inputs(0, n_q=64)
+    for inference in (True, False, True, False):
+        with torch.inference_mode(inference):
+            kept.run("key", inputs, draws(1), decide)
+    assert [kind for kind, _ in calls] == ["eager", "eager", "captured", "replayed", "captured", "replayed"]
+
+
 def test_padding_enters_through_its_own_buffer(oracle, calls, decide):
     kept = Graphs()
     for pad in (3, 5, 9):
