@@ -18,7 +18,7 @@ from routesparse.engine.audit.dense_forward import (
 )
 from routesparse.engine.audit.rows import AUDIT_ROWS, RowAuditor
 from routesparse.engine.calibration.artifact import Calibration, load_calibration
-from routesparse.engine.config import AuditDepth, RouterConfig, default_segment
+from routesparse.engine.config import AuditDepth, RouterConfig, default_config
 from routesparse.engine.decide.ahead import (
     Compiled,
     blank_inputs,
@@ -174,7 +174,7 @@ def compile_for_prompts(model: str) -> Compiled | None:
     """
     if not torch.cuda.is_available():
         return None
-    config = RouterConfig(segment_tokens=default_segment(True))
+    config = default_config(True)
     settings = free_settings(config)
     shape = shape_of(model)
     wanted: list[Wanted] = []

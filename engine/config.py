@@ -232,6 +232,11 @@ class RouterConfig:
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
 
 
+def default_config(on_gpu: bool, /, **settings: Any) -> RouterConfig:
+    """What routes a model where nobody passes a whole configuration; settings by name. Errors: ConfigError."""
+    return RouterConfig.from_dict({"segment_tokens": default_segment(on_gpu), **settings})
+
+
 def certified_mass(policy: Policy, tau: float | None) -> dict[str, Any]:
     """What ``--tau`` sets: the layer's under the policy "priced", each head's under the others; None: the default."""
     return {} if tau is None else {"tau_layer" if policy == "priced" else "tau": tau}

@@ -11,6 +11,15 @@ from typing import BinaryIO
 _GROWN_BYTES = 1 << 20  # read at once of what a file grew by since it was opened
 
 
+def state_of(path: Path) -> tuple[int, ...] | None:
+    """What differs once a file was written or replaced: a key for what was read of it. None where it can't be seen."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
 def open_plain(path: str | Path, *, follow_links: bool = True) -> BinaryIO:
     """Open a plain file to read; a pipe is not waited for, a device is not opened for long.
 

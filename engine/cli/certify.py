@@ -202,7 +202,8 @@ class _Plan:
 
         with ExitStack() as stack:
             if self._routed:
-                from routesparse.engine.runtime.route import default_config, route
+                from routesparse.engine.config import default_config
+                from routesparse.engine.runtime.route import route
 
                 self.config = default_config(next(model.parameters()).is_cuda, break_even_tokens=0)
                 stack.enter_context(route(model, self.config))

@@ -14,7 +14,7 @@ from routesparse.engine import fields
 from routesparse.engine.errors import ModelError
 from routesparse.engine.models.files import check_folder, first_line, resolve
 from routesparse.engine.models.rope import RopeScaling
-from routesparse.engine.plain_files import read_bounded
+from routesparse.engine.plain_files import read_bounded, state_of
 from routesparse.engine.prompts import LIKELY_CHARACTERS, PromptText, refuse_too_long
 
 _FLOAT32_BYTES = 4
@@ -159,15 +159,7 @@ def _tokens(tokenizer: Any, text: str) -> int:
 def _files(folder: Path) -> tuple[dict[str, Any], Any, int]:
     """config.json, the tokenizer and whether it has bos; read again when a file has changed. Errors: ModelError."""
     names = ("config.json", "tokenizer_config.json", "tokenizer.json")
-    return _read(folder, tuple(_state(folder / name) for name in names))
-
-
-def _state(file: Path) -> tuple[int, int] | None:
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size
+    return _read(folder, tuple(state_of(folder / name) for name in names))
 
 
 @lru_cache(maxsize=8)

@@ -6,12 +6,14 @@ A profile's file is named ``<device>-t<threads>-<dtype>-d<head size>-g<query hea
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 
 from routesparse.engine import paths
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import ProfileError
 from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.plain_files import state_of
 
 
 def stored_for(head_dim: int, config: RouterConfig) -> list[Path]:
@@ -30,3 +32,22 @@ def load_profile(name: str) -> LatencyProfile:
         if (folder / f"{name}.json").exists():
             return LatencyProfile.load(folder / f"{name}.json")
     raise ProfileError(f"no latency profile is called {name!r}; pass auto, or run `routesparse profile`")
+
+
+def fitting(path: Path) -> LatencyProfile | None:
+    """The profile that a file is named after; None where there is none, or none that can be read.
+
+    Then another one is taken, or a new one measured in its place: nobody asked for this file. ``routesparse doctor``
+    names it.
+    """
+    try:
+        found = _read(path, state_of(path))
+    except ProfileError:
+        return None
+    return found if found.name == path.stem else None
+
+
+@lru_cache(maxsize=16)
+def _read(path: Path, state: tuple[int, ...] | None) -> LatencyProfile:
+    """A profile, read once for each state of its file: each ``route`` block asks while its first prompt waits."""
+    return LatencyProfile.load(path)

@@ -14,8 +14,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,7 +33,7 @@ from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.segments import Segment, split
-from routesparse.engine.profiles.files import load_profile
+from routesparse.engine.profiles.files import fitting, load_profile
 from routesparse.engine.profiles.plans import (
     PlanCase,
     PromptPlans,
@@ -91,12 +90,12 @@ def profile_for(
             )
         return profile
     for folder in (paths.profiles(), paths.DATA / "profiles"):
-        found = _fitting(folder / f"{wanted}.json")
+        found = fitting(folder / f"{wanted}.json")
         if found is not None:
             return found
     # A tile costs a head what it costs, however many heads share its keys.
     for path in sorted((paths.DATA / "profiles").glob(re.sub(r"-g\d+-", "-g*-", wanted) + ".json")):
-        found = _fitting(path)
+        found = fitting(path)
         if found is not None:
             return found
     profile = measure(
@@ -111,26 +110,6 @@ def profile_for(
     )
     profile.save(paths.profiles())
     return profile
-
-
-def _fitting(path: Path) -> LatencyProfile | None:
-    """The profile that a file is named after; None where there is none, or none that can be read.
-
-    Then another one is taken, or a new one measured in its place: nobody asked for this file. ``routesparse doctor``
-    names it.
-    """
-    try:
-        file = path.stat()
-        found = _read(path, (file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns))
-    except (OSError, ProfileError):
-        return None
-    return found if found.name == path.stem else None
-
-
-@lru_cache(maxsize=16)
-def _read(path: Path, state: tuple[int, ...]) -> LatencyProfile:
-    """A profile, read once for each state of its file: each ``route`` block asks while its first prompt waits."""
-    return LatencyProfile.load(path)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
-from routesparse.engine.config import RouterConfig, default_segment
+from routesparse.engine.config import RouterConfig, default_config
 from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.errors import ConfigError, is_out_of_memory
 from routesparse.engine.models.load import revision_of_model
@@ -172,11 +172,6 @@ def asked_config(
             "dataclasses.replace(config, ...)"
         )
     return config
-
-
-def default_config(on_gpu: bool, **settings: Any) -> RouterConfig:
-    """What routes a model where nobody passes a whole configuration. Errors: ConfigError."""
-    return RouterConfig.from_dict({"segment_tokens": default_segment(on_gpu), **settings})
 
 
 def fresh_salt() -> str:

@@ -84,3 +84,15 @@ def test_a_file_that_grows_meanwhile_ends_at_the_bound(tmp_path):
     finally:
         stop.set()
         writer.join()
+
+
+def test_the_state_of_a_file_differs_once_it_is_replaced_by_one_of_its_size_and_date(tmp_path):
+    file, other = tmp_path / "file", tmp_path / "other"
+    assert plain_files.state_of(file) is None
+    file.write_text("one")
+    before = plain_files.state_of(file)
+    assert before == plain_files.state_of(file) is not None
+    other.write_text("two")
+    os.utime(other, ns=(file.stat().st_atime_ns, file.stat().st_mtime_ns))
+    other.replace(file)
+    assert plain_files.state_of(file) != before

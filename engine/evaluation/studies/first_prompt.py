@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from routesparse.engine.analyze import compile_for_prompts, prefill
-from routesparse.engine.config import RouterConfig, default_segment
+from routesparse.engine.config import default_config
 from routesparse.engine.device.names import device_name
 from routesparse.engine.models.files import DEMO
 from routesparse.engine.models.load import load_model
@@ -67,7 +67,7 @@ def run(way: str, lengths: list[int]) -> dict[str, Any]:
     device = torch.device("cuda")
     torch.manual_seed(0)
     model = load_model(DEMO).model
-    config = RouterConfig(segment_tokens=default_segment(True), break_even_tokens=1)
+    config = default_config(True, break_even_tokens=1)
     prompts = {n: torch.randint(0, model.config.vocab_size, (1, n), device=device) for n in lengths}
     for ids in prompts.values():
         prefill(model, ids)

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from routesparse.engine.config import RouterConfig, default_segment
+from routesparse.engine.config import default_config
 from routesparse.engine.decide.decision import Computed
 from routesparse.engine.demo_model.niah import NIAH
 from routesparse.engine.demo_model.tasks import Sample
@@ -90,9 +90,7 @@ def main(argv: list[str] | None = None) -> None:
         if name in arguments.scalings and not getattr(arguments, needed):
             parser.error(f"--scalings {name} needs --{needed}")
     plain = load_model(arguments.model)
-    config = RouterConfig(
-        segment_tokens=default_segment(plain.on_gpu), break_even_tokens=0, seed=arguments.seed
-    )
+    config = default_config(plain.on_gpu, break_even_tokens=0, seed=arguments.seed)
     haystacks = rounds.texts(parser, arguments)
     original = arguments.original or plain.max_tokens
     ropes = tuple((name, _rope(plain, arguments, name, original)) for name in arguments.scalings)

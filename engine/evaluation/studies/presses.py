@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from routesparse.engine.config import RouterConfig, default_segment
+from routesparse.engine.config import RouterConfig, default_config
 from routesparse.engine.decide.decision import Computed
 from routesparse.engine.demo_model.tasks import Sample, score_all
 from routesparse.engine.device.graphs import Graphs
@@ -78,9 +78,7 @@ def main(argv: list[str] | None = None) -> None:
         )
     haystacks = rounds.texts(parser, arguments)
     loaded = load_model(arguments.model)
-    config = RouterConfig(
-        segment_tokens=default_segment(loaded.on_gpu), break_even_tokens=0, seed=arguments.seed
-    )
+    config = default_config(loaded.on_gpu, break_even_tokens=0, seed=arguments.seed)
     press_of(PRESSES[0], 0.5)  # a missing kvpress ends the run before any prompt
     result = {
         **study.header(loaded, arguments),

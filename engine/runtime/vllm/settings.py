@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from routesparse.engine import paths
-from routesparse.engine.config import RouterConfig, default_segment
+from routesparse.engine.config import RouterConfig, default_config
 from routesparse.engine.errors import ConfigError, InputError
 
 SWITCH = "ROUTESPARSE_VLLM"
@@ -68,7 +68,7 @@ def _config(text: str, on_gpu: bool) -> RouterConfig:
     if not isinstance(values, dict):
         raise ConfigError(f"{name} {text!r} is no JSON object; write it like '{{\"price\": 0.25}}'")
     try:
-        return RouterConfig.from_dict({"segment_tokens": default_segment(on_gpu), **values})
+        return default_config(on_gpu, **values)
     except (InputError, TypeError) as error:
         raise ConfigError(f"{name}: {error}") from None
 

@@ -12,10 +12,10 @@ import torch
 import transformers
 
 from routesparse.engine import RouterConfig, route
+from routesparse.engine.config import default_config
 from routesparse.engine.errors import ConfigError, ModelError, PromptError, UnsupportedModelError
 from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.runtime import transformers as hf
-from routesparse.engine.runtime.route import default_config
 from routesparse.engine.store.bundle import read_bundle
 from tests.engine.tiny_shape import SHAPE
 
@@ -72,9 +72,9 @@ def test_settings_by_name_are_a_configuration_with_the_devices_own_segments():
     with route(model, price=1.0, block_q=256) as trace:
         assert trace.settings.config == RouterConfig(price=1.0, block_q=256)
     with route(model) as trace:
-        assert trace.settings.config == default_config(on_gpu=False) == RouterConfig()
-    assert default_config(on_gpu=True, price=1.0) == RouterConfig(price=1.0, segment_tokens=131_072)
-    assert default_config(on_gpu=True, segment_tokens=16_384) == RouterConfig()
+        assert trace.settings.config == default_config(False) == RouterConfig()
+    assert default_config(True, price=1.0) == RouterConfig(price=1.0, segment_tokens=131_072)
+    assert default_config(True, segment_tokens=16_384) == RouterConfig()
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_blocks_of_one_model_share_what_a_gpu_captured_and_it_goes_with_the_mode
     assert graphs() is None
 
 
-def test_what_a_gpu_captured_is_freed_where_the_model_moved_or_memory_ended(monkeypatch):
+def test_what_a_gpu_captured_is_freed_where_the_model_moved_or_memory_ended():
     model = llama()
     first = captured(model)
     with pytest.raises(torch.OutOfMemoryError), route(model, CONFIG):
