@@ -246,7 +246,6 @@ def test_transformers_stays_in_the_interface_and_model_loading() -> None:
         "engine/models/load.py",
         "engine/evaluation/studies/decisions/problems.py",
         "engine/evaluation/studies/decisions/recording.py",
-        "engine/evaluation/studies/rope_search.py",  # compares with the factors that transformers computes
         "engine/evaluation/studies/selection/together.py",  # stacks the caches of prefills
     )
     assert not offenders("transformers", lambda f: f in homes or f.startswith("engine/demo_model/"))

@@ -1,4 +1,4 @@
-"""Write data/results/{CPU,GPU,TRUST,CERTIFY,DETECTION,PRESSES,LONG_CONTEXT}.md and README's three numbers.
+"""Write data/results/{CPU,GPU,TRUST,CERTIFY,DETECTION}.md and README's three numbers.
 
 python -m routesparse.engine.evaluation.report            # print the README's numbers
 python -m routesparse.engine.evaluation.report --write    # replace them and the pages whose studies were run
@@ -14,7 +14,6 @@ import csv
 from routesparse.engine import paths
 from routesparse.engine.evaluation import (
     report_certify,
-    report_contexts,
     report_cpu,
     report_detection,
     report_gpu,
@@ -33,7 +32,7 @@ def main(argv: list[str] | None = None) -> None:
     if not parser.parse_args(argv).write:
         print(numbers)
         return
-    for page in (report_cpu, report_gpu, report_trust, report_certify, report_detection, report_contexts):
+    for page in (report_cpu, report_gpu, report_trust, report_certify, report_detection):
         page.write()
     readme = paths.REPOSITORY / "README.md"
     before, rest = readme.read_text().split(BEGIN, 1)

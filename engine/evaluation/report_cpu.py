@@ -1,4 +1,4 @@
-"""data/results/CPU.md: routed against dense prefill on a CPU, and answers on needles."""
+"""data/results/CPU.md: routed against dense prefill on a CPU."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 from routesparse.engine import paths
 from routesparse.engine.evaluation.result_files import read, source, write_page
-from routesparse.engine.evaluation.studies.needles import DEVELOPMENT_SEED
 from routesparse.engine.method.latency import LatencyProfile
 
 FITTED = {  # by ``LatencyProfile.plans``
@@ -19,7 +18,7 @@ FITTED = {  # by ``LatencyProfile.plans``
 
 def write() -> None:
     """Replace data/results/CPU.md."""
-    write_page("CPU.md", "Measured on a CPU", [*prefill(), *needles()])
+    write_page("CPU.md", "Measured on a CPU", prefill())
 
 
 def prefill() -> list[str]:
@@ -65,48 +64,3 @@ def shipped_break_even() -> int:
     (profile,) = (p for p in profiles if p.device == read("prefill_cpu.json")["device"])
     config = json.loads((paths.DATA / "models" / "demo" / "config.json").read_text())
     return profile.break_even_tokens(config["num_attention_heads"], config["num_hidden_layers"])
-
-
-def needles() -> list[str]:
-    """Answers on needles, paired with dense and with the controls."""
-    result = read("needles.json")
-    lines = [
-        f"**Answers on needles**, {result['tokens']:,} tokens, RULER's partial credit in percent, density in "
-        f"brackets, policy {policy(result)}, with the break-even check off; not on a CPU but on the device named here. "
-        f"Controls: fixed gives every head the family {result['fixed_pattern'].replace('_', '-')} at the routed run's "
-        f"density; window keeps the first block and {result['window_tokens']:,} local tokens in every row. "
-        f"{source(result)}.{_development(result)}",
-        "",
-        "| task | n | dense | routed | fixed | window | same text as dense: routed / fixed |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for task, row in result["tasks"].items():
-        cells = " | ".join(f"{row[m]:.0f} ({row['density'][m]:.2f})" for m in ("routed", "fixed", "window"))
-        same = row["identical_to_dense"]
-        lines.append(
-            f"| {task} | {row['n']} | {row['dense']:.0f} | {cells} | {same['routed']:.0%} / {same['fixed']:.0%} |"
-        )
-    lines += ["", "Paired differences in points, 95 % bootstrap interval over prompts within tasks: "]
-    parts = []
-    for name, row in result["paired"].items():
-        low, high = row["interval_points"]
-        counts = f"n {row['n']}, harmed {row['harmed']}, gained {row['gained']}"
-        if row["harmed"] + row["gained"]:
-            parts.append(f"{name} {row['mean_points']:+.1f} [{low:+.1f}, {high:+.1f}] ({counts})")
-        else:
-            # Nothing differs, so a bootstrap has no width; the exact one-sided 95 % limit of the harmed share does.
-            limit = 1.0 - 0.05 ** (1.0 / row["n"])
-            parts.append(
-                f"{name} none ({counts}: at most {limit:.0%} of such prompts harmed, 95 % one-sided)"
-            )
-    return [*lines[:-1], lines[-1] + "; ".join(parts) + "."]
-
-
-def _development(result: dict[str, Any]) -> str:
-    """Whether the prompts are those that the method was changed for."""
-    if result["seed"] != DEVELOPMENT_SEED:
-        return f" The prompts were drawn for this table; development used those of seed {DEVELOPMENT_SEED}."
-    return (
-        " These prompts are not an independent test: 4 of the 20 answers on niah_multikey_3 came out wrong at first, "
-        "and the rule that every plan reads the KV block before the diagonal was added because of them."
-    )

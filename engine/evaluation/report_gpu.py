@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from routesparse.engine.evaluation.gpu_results import compiled_ends, routed_runs
-from routesparse.engine.evaluation.report_gpu_tables import deciding, demo, first_prompt, kernel, prefill
+from routesparse.engine.evaluation.report_gpu_tables import deciding, demo, kernel, prefill
 from routesparse.engine.evaluation.report_gpu_targets import targets
 from routesparse.engine.evaluation.result_files import read, write_page
 
 
 def write() -> None:
     """Replace data/results/GPU.md."""
-    lines = [*targets(), *kernel(), *prefill(), *deciding(), *demo(), *first_prompt()]
+    lines = [*targets(), *kernel(), *prefill(), *deciding(), *demo()]
     write_page("GPU.md", "Measured on a GPU", lines)
 
 

@@ -155,11 +155,6 @@ def demo() -> list[str]:
             f"{run['routed_row_ms']:.1f} ms) | {run['first_total_ms']:,.0f} | {decided} "
             f"| {'' if peak is None else f'{peak / 2**20:.0f}'} |"
         )
-    told = "; ".join(
-        f"{row['task']} at {row['tokens']:,}: dense {row['dense']:.0f}, routed {row['routed']:.0f}, same text "
-        f"{row['identical']:.0%} (n {row['n']}, density {row['density']:.2f})"
-        for row in result["needles"]
-    )
     lines += [
         "",
         "*dense / routed* is from one record, in which the dense prefill runs second; *in turn* is the median of pairs "
@@ -169,8 +164,6 @@ def demo() -> list[str]:
         "a new process, which compiles what no length before it needed, and captures its graphs. *planned / measured* "
         "is the latency model's time for deciding and attention over the measured one.",
         "",
-        f"Needles there, with the break-even check off: {told}.",
-        "",
     ]
     return lines
 
@@ -178,30 +171,6 @@ def demo() -> list[str]:
 def _meanwhile(result: Mapping[str, Any]) -> str:
     """What else the host did, where the file says it."""
     return f" {result['meanwhile']}" if "meanwhile" in result else ""
-
-
-def first_prompt() -> list[str]:
-    """How long a new machine's first routed prompts wait for their kernels."""
-    result = read("first_prompt_h200.json")
-    lines = [
-        "**The first routed prompt of a new machine**: the bundled model's weights, random tokens, an empty cache of "
-        "kernels. *One by one* compiles each kernel where it is first launched; *prompt* compiles all that the prompt "
-        "needs in parallel before its first layer; *worker* compiles for every length when it starts, before any "
-        f"prompt. {result['device']}, {result['cores']} CPU cores, one run each. `{result['command']}`.",
-        "",
-        "| way | s at the start | tokens | first prompt s | later s | kernels compiled for it |",
-        "|---|---|---|---|---|---|",
-    ]
-    for way, found in result["ways"].items():
-        start = (
-            "" if found["start_s"] is None else f"{found['start_s']:.1f} ({found['start_binaries']} kernels)"
-        )
-        for row in found["rows"]:
-            lines.append(
-                f"| {way} | {start} | {row['tokens']:,} | {row['first_s']:.2f} | {row['later_s']:.2f} | "
-                f"{row['binaries']} |"
-            )
-    return [*lines, ""]
 
 
 def _row_costs(rows: dict[tuple[int, str], dict[str, Any]]) -> str:

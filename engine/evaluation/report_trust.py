@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
-from routesparse.engine.evaluation.result_files import read, there, write_page
+from routesparse.engine.evaluation.result_files import read, write_page
 
-FLEET = "fleet_alarms_cpu.json"
 CALIBRATED = ("prose", "code", "dialog")
 SCOPE = (
     "**What a certificate says.** It is about one layer's own Q, K and V: how much of the attention mass of that "
@@ -31,7 +29,7 @@ def write() -> None:
     write_page(
         "TRUST.md",
         "What the certificates promised, and what the audit found",
-        [f"{SCOPE} {PRICED if priced else OF_HEADS}", "", _audit(), "", *in_prompt(), *conformal(), *fleet()],
+        [f"{SCOPE} {PRICED if priced else OF_HEADS}", "", _audit(), "", *in_prompt(), *conformal()],
     )
 
 
@@ -224,50 +222,6 @@ def conformal() -> list[str]:
                 f"| {held['median_mass_gap']:.3f} | {held['zero_bounds']} |"
             )
     return [*lines, "", *_controls(result), ""]
-
-
-def fleet() -> list[str]:
-    """False alarms of the page Fleet, where they were counted."""
-    if not there(FLEET):
-        return []
-    result = read(FLEET)
-    level, rows = result["level"], result["rows"]
-    return [
-        "## Alarms of the page Fleet",
-        f"Days on which nothing changed, each a model of its own, judged as the page does at its level, {level:g} a "
-        f"day of a model: Holm's correction runs over a day's {len(result['figures'])} figures, none over days or "
-        "models. Requests are independent here; those of a server that come together are not, and a day that goes on "
-        f"is judged at each look. 95 % intervals (Wilson). {_ruled_out(rows, level)}{_done(result)}"
-        f"{result['device']}, seed {result['seed']}, commit "
-        f"{result['git_commit'][:7]}; `{result['command']}`.",
-        "",
-        "| requests of the day | of the days before | days | alarms | share, 95 % |",
-        "|---|---|---|---|---|",
-        *(
-            f"| {row['n']} | {row['before']} | {row['draws']:,} | {row['alarms']} | {row['alarms'] / row['draws']:.2%} "
-            f"[{row['low']:.3%}, {row['high']:.2%}] |"
-            for row in rows
-        ),
-    ]
-
-
-def _ruled_out(rows: Sequence[dict[str, Any]], level: float) -> str:
-    """Whether the intervals exclude a rate of false alarms above the level."""
-    above = sum(row["high"] > level for row in rows)
-    if not above:
-        return "All lie below the level. "
-    if above == len(rows):
-        return "None of them rules out a rate above the level. "
-    return f"In {above} of the {len(rows)} lines it does not rule out a rate above the level. "
-
-
-def _done(result: dict[str, Any]) -> str:
-    """How many draws of the asked ones were done in the time allowed; "" where all were, or none were recorded."""
-    asked = re.search(r"--draws (\d+)", result["command"])
-    done = min(row["draws"] for row in result["rows"])
-    if asked is None or done >= int(asked[1]):
-        return ""
-    return f"{done:,} of {int(asked[1]):,} asked draws of each line were done in the time allowed. "
 
 
 def _frozen(result: dict[str, Any]) -> str:

@@ -1,11 +1,10 @@
-"""The demo model on a GPU through the worker's own analysis: timings, parts, and needles against dense.
+"""The demo model on a GPU through the worker's own analysis: timings and parts.
 
     python -m routesparse.engine.evaluation.studies.gpu_demo --out data/results/gpu_demo.json
 
 Each length and segment size: one prompt of concatenated test documents, analysed ``--repeats`` times after a warm-up
 run; every number comes from the run record, but for ``paired``: dense and routed prefill in turn, since in a record the
-dense one always runs second; and for the rows: dense ones one after another, then routed ones. Needles: each prompt is
-answered greedily after a dense and after a routed prefill.
+dense one always runs second; and for the rows: dense ones one after another, then routed ones.
 """
 
 from __future__ import annotations
@@ -23,14 +22,12 @@ from routesparse.engine.decide.decision import Computed
 from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.evaluation import study
-from routesparse.engine.evaluation.studies.needles import answer, samples
 from routesparse.engine.evaluation.studies.prefill import compare, in_rows
 from routesparse.engine.jobs.analysis import WarmAnalysis
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.models.load import LoadedModel, load_model
 from routesparse.engine.profiles.measure import prepare_profile
 from routesparse.engine.prompts import decode_prompt
-from routesparse.engine.runtime.session import RoutingSession
 
 PARTS = ("probe_ms", "index_ms", "route_ms", "kernel_ms", "total_ms", "dense_ms")
 COUNTS = ("units", "sparse_units", "expanded_units", "dense_fallback_units", "dense_router_units")
@@ -44,9 +41,6 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--break-even", type=int, help="tokens; default: from the latency profile")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--pairs", type=int, default=20, help="of dense and routed prefills in turn")
-    parser.add_argument("--tasks", nargs="+", default=["niah_single_2", "niah_multikey_1"])
-    parser.add_argument("--prompts", type=int, default=5, help="needle prompts per task and length")
-    parser.add_argument("--needle-tokens", type=int, nargs="+", default=[32_768])
     arguments = parser.parse_args(argv)
     loaded = load_model(arguments.model)
     texts = [p.read_text() for p in sorted((Path(arguments.data) / "prose" / "test").glob("*.txt"))]
@@ -58,7 +52,6 @@ def main(argv: list[str] | None = None) -> None:
         },
         "break_even_tokens": profile.break_even_tokens(loaded.heads, loaded.layers),
         "runs": [],
-        "needles": [],
     }
     analyse = WarmAnalysis(analyze_prompt)
     for tokens in arguments.tokens:
@@ -81,31 +74,6 @@ def main(argv: list[str] | None = None) -> None:
             rows = in_rows(loaded, ids, config, profile, (arguments.pairs + 1) // 2, shared)
             result["runs"].append({**row, "pairs": arguments.pairs, "paired_ratio": paired["ratio"], **rows})
             study.note(str(result["runs"][-1]))
-            study.save(arguments.out, result)
-    for tokens in arguments.needle_tokens:
-        for task in arguments.tasks:
-            config = RouterConfig(
-                seed=arguments.seed, break_even_tokens=0, segment_tokens=arguments.segments[-1]
-            )
-            answers = []
-            for sample in samples(loaded, task, tokens, arguments.prompts, texts, arguments.seed):
-                routed = RoutingSession(config, profile=profile, salt=sample.prompt[:4_096])
-                dense = answer(loaded, sample, None, lambda: 1.0)
-                sparse = answer(
-                    loaded, sample, routed, lambda s=routed: float(s.trace.record().run.density or 1.0)
-                )
-                answers.append((dense, sparse))
-            row = {
-                "task": task,
-                "tokens": tokens,
-                "n": len(answers),
-                "dense": 100 * float(np.mean([a.score for a, _ in answers])),
-                "routed": 100 * float(np.mean([b.score for _, b in answers])),
-                "identical": float(np.mean([a.text == b.text for a, b in answers])),
-                "density": float(np.mean([b.density for _, b in answers])),
-            }
-            result["needles"].append(row)
-            study.note(str(row))
             study.save(arguments.out, result)
 
 

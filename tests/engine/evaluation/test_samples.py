@@ -1,4 +1,4 @@
-"""The bundled samples and the needle study: which prompts they take. A tiny model on a CPU; nothing is routed."""
+"""The bundled samples: which prompts they take. A tiny model on a CPU; nothing is routed."""
 
 from argparse import Namespace
 from dataclasses import replace
@@ -8,7 +8,6 @@ import pytest
 
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation import samples
-from routesparse.engine.evaluation.studies import needles
 from routesparse.engine.models.load import load_model
 
 
@@ -87,11 +86,3 @@ def test_samples_that_do_not_show_what_they_are_for_replace_nothing(
     with pytest.raises(InputError, match=told):
         samples.main([f"--out={old.parent}", f"--prompts-folder={prompts}"])
     assert old.is_dir()
-
-
-def test_two_seeds_share_no_needle_prompt(loaded):
-    haystack = ["It was a long road.\n" * 400]
-    for task in ("niah_multikey_2", "vt"):
-        drawn = [needles.samples(loaded, task, 3_000, 2, haystack, seed) for seed in (0, 1)]
-        assert len({sample.prompt for part in drawn for sample in part}) == 4
-        assert drawn[1] == needles.samples(loaded, task, 3_000, 2, haystack, 1)

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from routesparse.engine.evaluation.studies import fleet_false_alarms
 from routesparse.engine.stats import fleet_alarms
 from routesparse.engine.stats.fleet_alarms import FEWEST, LEVEL, judge
 
@@ -70,13 +69,6 @@ def test_at_the_shipped_level_no_figure_takes_more_than_its_part(monkeypatch, n,
         assert alarm <= part * (1 + 1e-9)
         reached = max(reached, alarm)
     assert reached > part / 20, "a test that never alarms would keep any level"
-
-
-def test_false_alarms_at_the_shipped_level_are_as_rare_as_the_study_counted():
-    """The study's own draws, fewer of them: of 1,500 days at most 1.5 are expected, and 9 would be a wonder."""
-    alarms = fleet_false_alarms.false_alarms(np.random.default_rng(8), 20, 40, 1_500)
-    assert alarms <= 8
-    assert fleet_false_alarms.false_alarms(np.random.default_rng(8), 20, 40, 300, level=0.5) > 30
 
 
 @pytest.mark.parametrize(
