@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # also for a script, run by its path
+
 from stage import PATIENCE_S, Stage
 
-from routesparse.engine.evaluation.studies import own_postgres
 from routesparse.engine.store import ducklake
+from tests import own_postgres
 
 _END_S = 30.0
 

@@ -7,10 +7,11 @@ import sys
 import time
 from pathlib import Path
 
+from nodes import Nodes, killed_at
+
 from routesparse.engine.crew.crews import Processes
 from routesparse.engine.crew.share import share
 from routesparse.engine.crew.work import Piece, Work
-from routesparse.engine.evaluation.studies.node_kill import Nodes, killed_at
 
 
 def opened(begun, place):

@@ -5,12 +5,13 @@ import sys
 import time
 from pathlib import Path
 
+from nodes import Nodes
+
 from routesparse.engine.crew import cluster
 from routesparse.engine.crew.crews import Processes
 from routesparse.engine.crew.share import share
 from routesparse.engine.crew.work import Piece, Work
 from routesparse.engine.errors import RouteSparseError
-from routesparse.engine.evaluation.studies.node_kill import Nodes
 
 
 def opened(place):

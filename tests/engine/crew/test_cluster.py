@@ -13,7 +13,6 @@ import pytest
 
 from routesparse.engine.crew import cluster
 from routesparse.engine.errors import InputError, RouteSparseError
-from routesparse.engine.evaluation.studies import node_kill
 
 HERE = Path(__file__).resolve().parent
 needs_ray = pytest.mark.skipif(
@@ -29,16 +28,6 @@ def test_without_ray_the_error_says_what_installs_it(monkeypatch, tmp_path):
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     with pytest.raises(InputError, match="`make ray`"):
         cluster.library(loopback=False)
-
-
-def test_the_comparison_notices_a_lost_a_doubled_and_an_altered_row():
-    row = {"config_hash": "c", "seed": 0, "gold_nats": 1.0, "prefill_ms": 3.0}
-    made = [{**row, "sample_id": str(number)} for number in range(3)]
-    later = [{**one, "prefill_ms": 4.0} for one in made[::-1]]
-    assert node_kill.differences(made, later) == []
-    assert {name: len(node_kill.differences(made, bad)) for name, bad in node_kill.spoiled(made).items()} == {
-        "one lost": 1, "one doubled": 1, "one altered": 1
-    }  # fmt: skip
 
 
 @needs_ray

@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 
 from routesparse.engine import shared_folder
-from routesparse.engine.evaluation.studies import own_postgres
 from routesparse.engine.jobs import database, postgres
 from routesparse.engine.jobs.database import QueueBusyError
 from routesparse.engine.jobs.queue import JobQueue
+from tests import own_postgres
 
 HERE = Path(__file__).resolve().parent
 PATIENCE_S = 60.0

@@ -15,7 +15,6 @@ from contextlib import ExitStack, closing
 import pytest
 
 from routesparse.engine import shared_folder
-from routesparse.engine.evaluation.studies import own_postgres
 from routesparse.engine.jobs import heartbeat, presence, staging
 from routesparse.engine.jobs.database import QueueAwayError
 from routesparse.engine.jobs.log import JobLog, tail
@@ -25,6 +24,7 @@ from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.jobs.signals import Flag
 from routesparse.engine.jobs.worker import run_worker
 from routesparse.engine.store import bundle
+from tests import own_postgres
 
 TEXT = "the harbour master writes a ledger"
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from routesparse.engine.evaluation.studies import own_postgres
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.store import bundle, ducklake, overview, spool
 from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.ducklake import PREFIX, LakeStore
 from routesparse.engine.store.opening import open_store
+from tests import own_postgres
 
 OLD, NEW = "01d01d01d01d01d0", "2e2e2e2e2e2e2e2e"
 OWNER = "a" * 32

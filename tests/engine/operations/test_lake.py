@@ -16,13 +16,13 @@ import pytest
 
 from routesparse.engine.cli.main import main
 from routesparse.engine.errors import InputError, StoreError
-from routesparse.engine.evaluation.studies import many_writers
 from routesparse.engine.operations import backup
 from routesparse.engine.operations.backup import back_up, restore
 from routesparse.engine.store import bundle, ducklake, lake_upkeep, spool
 from routesparse.engine.store.labels import Label
 from routesparse.engine.store.opening import open_store
 from routesparse.engine.store.owner_view import OwnerView
+from tests.engine.store import many_writers
 
 OLD, NEW, GONE = "01d01d01d01d01d0", "2e2e2e2e2e2e2e2e", "3f3f3f3f3f3f3f3f"
 # A dashboard's data access without its pages: takes in what comes, and deletes every third run.

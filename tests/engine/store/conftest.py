@@ -8,10 +8,10 @@ import shutil
 import pytest
 
 from routesparse.engine import shared_folder
-from routesparse.engine.evaluation.studies import own_postgres
 from routesparse.engine.store import ducklake
 from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.ducklake import PREFIX, LakeStore
+from tests import own_postgres
 
 IN_BOTH = ("test_definitions", "test_queries", "test_store", "test_workbench")
 

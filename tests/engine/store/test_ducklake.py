@@ -10,14 +10,16 @@ from dataclasses import replace
 
 import pytest
 
+from routesparse.engine import paths
 from routesparse.engine.errors import ConfigError, StoreError
-from routesparse.engine.evaluation.studies import many_writers, own_postgres
 from routesparse.engine.store import bundle, bundle_moves, ducklake, spool, trash
 from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.ducklake import PREFIX, LakeStore, catalogue
 from routesparse.engine.store.moving import copy_store
 from routesparse.engine.store.opening import open_store
 from routesparse.engine.store.owner_view import OwnerView
+from tests import own_postgres
+from tests.engine.store import many_writers
 
 
 @pytest.fixture
@@ -249,7 +251,7 @@ def test_the_summary_of_an_older_lake_is_made_anew_and_counts_its_rows(lake, lak
 
 def test_writers_of_several_hosts_store_every_run_once(lake, lake_address, home):
     """The study's processes, with few runs."""
-    sample = min((many_writers.paths.DATA / "samples" / "runs").iterdir())
+    sample = min((paths.DATA / "samples" / "runs").iterdir())
     environment = {**os.environ, "ROUTESPARSE_STORE": lake_address, "ROUTESPARSE_SHARED": str(home)}
     said = many_writers.write(environment, home / "hosts", 3, 2, sample)
     assert sorted(run for one in said for run in one["taken"]) == sorted(

@@ -15,12 +15,13 @@ from pathlib import Path
 import pytest
 
 from routesparse.engine.errors import ConfigError, StoreError
-from routesparse.engine.evaluation.studies import many_writers, own_postgres
 from routesparse.engine.operations import backup
 from routesparse.engine.operations.backup import back_up, restore
 from routesparse.engine.store import bundle, ducklake, lake_upkeep, object_store, spool
 from routesparse.engine.store.ducklake import PREFIX, LakeStore
 from routesparse.engine.store.opening import open_store
+from tests import own_postgres
+from tests.engine.store import many_writers
 
 MOTO = Path(sys.prefix, "moto", "bin", "python")
 ROWS = "s3://lake/rows/"

@@ -1,10 +1,4 @@
-"""One process of the study many_writers: it makes bundles as a worker does, and takes in whatever lies in the spool.
-
-    python -m routesparse.engine.evaluation.studies.one_writer NAME N SAMPLE
-
-The store and the shared folder are those of the environment. It ends when it has made its ``N`` bundles and the spool
-is empty, and prints one line of JSON. No torch here: eight of them run at once.
-"""
+"""A process of many_writers.py, NAME N SAMPLE: makes bundles as a worker does, and takes in what lies in the spool."""
 
 from __future__ import annotations
 
@@ -32,7 +26,6 @@ def renamed(record: RunRecord, run_id: str) -> RunRecord:
 
 
 def run_ids(name: str, n: int) -> list[str]:
-    """The runs that a writer of this name makes."""
     return [f"{name}-{number:03d}" for number in range(n)]
 
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL server for a study or a test: in a temporary folder, on a Unix socket, until the block ends.
+"""A PostgreSQL server for a test: in a temporary folder, on a Unix socket, until the block ends.
 
 PostgreSQL refuses to run as root: root starts it as the user ``postgres``, which Debian's package makes.
 """
