@@ -1,4 +1,4 @@
-"""Write data/results/{CPU,GPU,TRUST,CERTIFY,DETECTION}.md and README's three numbers.
+"""Write data/results/{CPU,GPU,TRUST,CERTIFY}.md and README's three numbers.
 
 python -m routesparse.engine.evaluation.report            # print the README's numbers
 python -m routesparse.engine.evaluation.report --write    # replace them and the pages whose studies were run
@@ -15,7 +15,6 @@ from routesparse.engine import paths
 from routesparse.engine.evaluation import (
     report_certify,
     report_cpu,
-    report_detection,
     report_gpu,
     report_trust,
 )
@@ -32,7 +31,7 @@ def main(argv: list[str] | None = None) -> None:
     if not parser.parse_args(argv).write:
         print(numbers)
         return
-    for page in (report_cpu, report_gpu, report_trust, report_certify, report_detection):
+    for page in (report_cpu, report_gpu, report_trust, report_certify):
         page.write()
     readme = paths.REPOSITORY / "README.md"
     before, rest = readme.read_text().split(BEGIN, 1)

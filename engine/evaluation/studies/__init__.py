@@ -2,7 +2,7 @@
 
 - What routing costs and saves: ``prefill``, ``gpu_demo``, ``deciding``.
 - What it loses: ``selection/`` beside other rules.
-- Whether the certificates hold: ``coverage/``, ``detection/``, ``certify_trials``, ``certify_cost``.
+- Whether the certificates hold: ``coverage/``, ``certify_trials``, ``certify_cost``.
 - Prices chosen by quality: ``tuning`` measures, ``tuning_check`` and ``tuning_table`` judge.
 - Tools: ``decisions/`` compares two versions, ``mask`` and ``indexer`` make what other studies read.
 

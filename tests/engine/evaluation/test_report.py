@@ -13,7 +13,7 @@ from routesparse.engine.evaluation import (
     result_files,
 )
 
-PAGES = ["CPU.md", "GPU.md", "TRUST.md", "CERTIFY.md", "DETECTION.md"]
+PAGES = ["CPU.md", "GPU.md", "TRUST.md", "CERTIFY.md"]
 
 
 @pytest.fixture
