@@ -140,6 +140,8 @@ class _Placed:
 
 
 def _placed(arg: Any) -> Any:
+    if isinstance(arg, tuple):
+        return tuple(map(_placed, arg))
     offset = int(arg.storage_offset()) * arg.element_size() if isinstance(arg, torch.Tensor) else 0
     return _Placed(arg.dtype, offset) if offset % 16 else arg
 
@@ -148,6 +150,8 @@ def _kind(arg: Any, fixed: bool) -> Hashable:
     """The part of an argument that a compilation depends on; fixed: an argument that Triton does not specialise on."""
     if isinstance(arg, bool) or arg is None:
         return arg
+    if isinstance(arg, tuple):
+        return tuple(_kind(each, fixed) for each in arg)
     if isinstance(arg, int):
         size = 32 if -(2**31) <= arg < 2**31 else 64
         return ("int", size) if fixed else ("int", size, arg == 1, arg % 16 == 0)

@@ -63,6 +63,16 @@ def blocks_of(
 
 
 @triton.jit
+def of_head(tensors, STRIDES: tl.constexpr, family, batch, head, size):
+    """Where a head's ``size`` elements begin in one of some tensors [B, H, ...]; see launching.head_strides."""
+    found = tensors[0] + (batch * STRIDES[0][0] + head * STRIDES[0][1]) * size
+    for other in tl.static_range(1, len(tensors)):
+        if family == other:
+            found = tensors[other] + (batch * STRIDES[other][0] + head * STRIDES[other][1]) * size
+    return found
+
+
+@triton.jit
 def row_sum(base, rows, width, ROWS: tl.constexpr, C: tl.constexpr):
     """Sum of float32 rows [rows, width] in float64: [C]."""
     row = tl.arange(0, ROWS)

@@ -5,7 +5,7 @@ Loads no torch: the dashboard's process imports launchers (method/policy.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -73,6 +73,11 @@ def product_constants(q: torch.Tensor) -> dict[str, Any]:
 
 def power_of_two(size: int) -> int:
     return max(16, 1 << (size - 1).bit_length())
+
+
+def head_strides(tensors: Sequence[torch.Tensor], batch: int, heads: int) -> tuple[tuple[int, int], ...]:
+    """Strides over prompts and heads of contiguous tensors [B, H, ...], in what one head has; 0 where all share one."""
+    return tuple((x.shape[1] if x.shape[0] == batch else 0, int(x.shape[1] == heads)) for x in tensors)
 
 
 def knows_ptx() -> bool:

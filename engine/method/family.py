@@ -9,7 +9,7 @@ lowers any of them to a row plan.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -112,7 +112,7 @@ class FamilyIndex:
     levels: uint8 [B, H, M, N], 0 for blocks that every plan reads, NEVER (``kernels/families.py``) for blocks that no
     budget reads and those beyond the diagonal; columns: int64 [B, H, V] best first, or None, of which
     column_counts[level] belong to a level; row_counts: int32 [B, H, M, levels], blocks that each query block reads at
-    each level, where the builder knows them.
+    each level, where the builder knows them (others are counted); readers: what ``counted`` finds.
     """
 
     pattern: str
@@ -120,12 +120,32 @@ class FamilyIndex:
     columns: torch.Tensor | None = None
     column_counts: tuple[int, ...] = ()
     row_counts: torch.Tensor | None = None
+    readers: torch.Tensor | None = None
+
+    def counted(self, levels: int, geometry: SegmentGeometry) -> FamilyIndex:
+        """With what scoring reads beside the map: ranked columns, and where they or missing counts ask for it,
+        readers: int32 [B, H, levels, N], the body's query blocks that read each KV block at each level.
+        """
+        found = self
+        if self.columns is not None or self.row_counts is None:
+            from routesparse.kernels.level_maps import readers
+
+            found = replace(self, readers=readers(self.levels, levels, geometry))
+        _ = found.ranked_columns  # kept
+        return found
+
+    @property
+    def counts(self) -> tuple[torch.Tensor, bool]:
+        """What each level reads, and whether by query block. Errors: ValueError where nothing was ``counted``."""
+        found = self.row_counts if self.readers is None else self.readers
+        if found is None:
+            raise ValueError(f"the index of {self.pattern!r} is not counted; build it with build_indices")
+        return found, self.readers is None
 
     @cached_property
     def ranked_columns(self) -> RankedColumns | None:
         """The columns as the operations read them; None where the family has none.
 
-        Scoring asks first, inside of what a graph captures, so that a replay renews it with the rest.
         Errors: ValueError for more than COLUMN_LEVELS levels.
         """
         if self.columns is None:

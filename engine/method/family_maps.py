@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from routesparse.engine.errors import PatternError
 from routesparse.engine.method import families
 from routesparse.kernels.families import DENSE
@@ -27,34 +29,28 @@ def family_maps(indices: Mapping[str, FamilyIndex], partial: bool = False) -> Fa
         for name in names:
             check_index(name, indices)
     some = next(iter(indices.values()))
-    with_columns = [
-        number for number, name in enumerate(names) if name in indices and indices[name].columns is not None
-    ]
+    with_columns = [name for name in names if name in indices and indices[name].columns is not None]
     if len(with_columns) > 1:
-        raise PatternError(
-            f"patterns {', '.join(names[number] for number in with_columns)} read single columns; one family may"
-        )
-    columns_of = with_columns[0] if with_columns else None
+        raise PatternError(f"patterns {', '.join(with_columns)} read single columns; one family may")
     return FamilyMaps(
-        names,
         tuple(indices.get(name, some).levels for name in names),
-        None if columns_of is None else indices[names[columns_of]].ranked_columns,
-        columns_of,
+        indices[with_columns[0]].ranked_columns if with_columns else None,
+        names.index(with_columns[0]) if with_columns else DENSE,
     )
 
 
-def family_numbers(candidates: Sequence[Candidate], indices: Mapping[str, FamilyIndex]) -> list[int]:
-    """The number of each candidate's family in ``family_maps``, DENSE for dense.
+def candidate_table(candidates: Sequence[Candidate], indices: Mapping[str, FamilyIndex]) -> np.ndarray:
+    """int32 [C, 2]: the number of each candidate's family in ``family_maps``, DENSE for dense, and its level.
 
     Errors: PatternError for a family that is not registered or has no index.
     """
     order = {name: number for number, name in enumerate(families.names())}
-    numbers = []
-    for pattern in (c.pattern for c in candidates):
-        if pattern != families.DENSE:
-            check_index(families.find(pattern).name, indices)
-        numbers.append(order.get(pattern, DENSE))
-    return numbers
+    table = []
+    for one in candidates:
+        if one.pattern != families.DENSE:
+            check_index(families.find(one.pattern).name, indices)
+        table.append((order.get(one.pattern, DENSE), one.level))
+    return np.array(table, np.int32)
 
 
 def check_index(name: str, indices: Mapping[str, FamilyIndex]) -> None:

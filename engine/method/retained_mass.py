@@ -10,13 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from routesparse.engine.device.constants import constant
 from routesparse.engine.errors import PatternError
 from routesparse.engine.method import families
-from routesparse.engine.method.family_maps import family_maps, family_numbers
+from routesparse.engine.method.family_maps import candidate_table, family_maps
 from routesparse.engine.method.probe_rows import BOUNDARY, RECENT, ROUTING
 from routesparse.kernels import retained_mass as operation
 from routesparse.kernels.families import DENSE
@@ -61,19 +60,14 @@ def candidate_mass(
 
     Errors: PatternError for candidates without an index, or in another order than the operations take.
     """
-    numbers = family_numbers(candidates, indices)
-    depths = [numbers.count(number) for number in range(len(families.names()))]
+    table = candidate_table(candidates, indices)
+    depths = [int((table[:, 0] == number).sum()) for number in range(len(families.names()))]
     order = [(number, level) for number, depth in enumerate(depths) for level in range(depth)]
-    if [(n, c.level) for n, c in zip(numbers, candidates, strict=True)] != [*order, (DENSE, 0)]:
+    if table.tolist() != [[number, level] for number, level in (*order, (DENSE, 0))]:
         raise PatternError(
             f"candidates {', '.join(f'{c.pattern} {c.level}' for c in candidates)} are out of order; scoring takes "
             f"{', '.join(families.names())} with levels from 0, then dense"
         )
-    # A window without end costs what dense costs.
-    table = [
-        (0, 0, segment.key_blocks) if number == DENSE else (number, c.level, c.blocks)
-        for number, c in zip(numbers, candidates, strict=True)
-    ]
     found = operation.retained_mass(
         inputs.q,
         inputs.k,
@@ -86,7 +80,7 @@ def candidate_mass(
             _pooled_rows(probe) if probe.pooled else None,
         ),
         _family_levels(indices, depths),
-        constant(np.array(table, dtype=np.int32), inputs.q.device),
+        constant(table, inputs.q.device),
         segment.geometry(inputs.first_keys()),
         scale=inputs.scale,
         softcap=inputs.softcap,
@@ -96,9 +90,9 @@ def candidate_mass(
 
 
 def _family_levels(indices: dict[Pattern, FamilyIndex], depths: list[int]) -> FamilyLevels:
-    found = family_maps(indices)
-    counts = tuple(indices[name].row_counts for name in found.names)
-    return FamilyLevels(found.names, found.maps, found.columns, found.columns_of, tuple(depths), counts)
+    maps = family_maps(indices)
+    counts, by_row = zip(*(indices[name].counts for name in families.names()), strict=True)
+    return FamilyLevels(maps.maps, maps.columns, maps.columns_of, tuple(depths), counts, by_row)
 
 
 def _pooled_rows(probe: Probe) -> tuple[int, int, int]:

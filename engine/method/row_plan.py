@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from routesparse.engine.device.constants import constant
-from routesparse.engine.method.family_maps import family_maps, family_numbers
+from routesparse.engine.method.family_maps import candidate_table, family_maps
 from routesparse.engine.method.inputs import AttentionInputs, first_real_keys
 from routesparse.kernels import lower_plan
 from routesparse.kernels.plan import RowPlan
@@ -34,11 +34,9 @@ def lower(
     without an index (a baseline has one family) is never chosen.
     """
     choice = torch.as_tensor(choice, device=inputs.q.device).long()
-    numbers = family_numbers(candidates, indices)
-    table = [(number, c.level) for number, c in zip(numbers, candidates, strict=True)]
     return lower_plan.lower_levels(
         choice,
-        constant(np.array(table, dtype=np.int32), choice.device),
+        constant(candidate_table(candidates, indices), choice.device),
         family_maps(indices, partial=True),
         segment.geometry(inputs.first_keys()),
         key_start=inputs.key_start,

@@ -11,9 +11,9 @@ from routesparse.kernels.families import NEVER
 from routesparse.kernels.level_maps import launch, naive
 from routesparse.kernels.level_maps.contract import MAX_LEVELS
 
-__all__ = ["MAX_LEVELS", "NEVER", "band_levels", "closed_levels", "score_levels", "slash_levels"]
+__all__ = ["MAX_LEVELS", "NEVER", "band_levels", "readers", "score_levels", "slash_levels"]
 
 band_levels = dispatched(naive.band_levels, launch.band_levels)
-closed_levels = dispatched(naive.closed_levels, launch.closed_levels)
 slash_levels = dispatched(naive.slash_levels, launch.slash_levels)
 score_levels = dispatched(naive.score_levels, launch.score_levels)
+readers = dispatched(naive.readers, launch.readers)

@@ -1,4 +1,4 @@
-"""The device code of level maps in closed form: a window of blocks, bands by block distance and their ranks.
+"""The device code of level maps: bands by block distance and their ranks, and what is read of any map.
 
 Importing this module imports Triton, so only the launcher does, inside functions.
 """
@@ -9,37 +9,6 @@ import triton
 import triton.language as tl
 
 from routesparse.kernels.device_functions import NEVER, blocks_of
-
-
-@triton.jit
-def closed_levels_kernel(
-    budgets_ptr,
-    levels_ptr,
-    first_key_ptr,
-    budgets,
-    query_blocks,
-    key_blocks,
-    position,
-    segment_keys,
-    BLOCK_Q: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    LOCAL_BLOCKS: tl.constexpr,
-    N: tl.constexpr,
-):
-    """One query block: the smallest window, in blocks up to the diagonal, that each KV block lies in."""
-    row = tl.program_id(0).to(tl.int64)
-    query_block = (row % query_blocks).to(tl.int32)
-    base, last, sink = blocks_of(
-        query_block, first_key_ptr, row // query_blocks, position, segment_keys, BLOCK_Q, BLOCK_K
-    )
-    n = tl.program_id(1) * N + tl.arange(0, N)
-    level = tl.zeros([N], dtype=tl.int32)
-    for budget in range(budgets):
-        level += (last - n >= tl.load(budgets_ptr + budget)).to(tl.int32)
-    level = tl.where(level == budgets, NEVER, level)
-    level = tl.where((n == sink) | (n >= base - LOCAL_BLOCKS), 0, level)
-    level = tl.where((n <= last) & (n >= sink), level, NEVER)
-    tl.store(levels_ptr + row * key_blocks + n, level.to(tl.uint8), mask=n < key_blocks)
 
 
 @triton.jit
@@ -100,3 +69,48 @@ def slash_levels_kernel(
     nothing = tl.full([N], NEVER, tl.uint8)
     for start in range((last // N + 1) * N, key_blocks, N):
         tl.store(out + start + step, nothing, mask=start + step < key_blocks)
+
+
+@triton.jit(do_not_specialize=["body_blocks"])
+def readers_kernel(
+    levels_ptr,
+    readers_ptr,
+    query_blocks,
+    body_blocks,
+    key_blocks,
+    position,
+    BLOCK_Q: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    DEPTH: tl.constexpr,
+    CHUNK: tl.constexpr,
+    ROWS: tl.constexpr,
+    N: tl.constexpr,
+):
+    """N KV blocks and CHUNK query blocks of one map: add how many of these read each block, level by level."""
+    unit = tl.program_id(2).to(tl.int64)
+    n = tl.program_id(0) * N + tl.arange(0, N)
+    # The query blocks before see none of these KV blocks.
+    seen_from = tl.maximum((tl.program_id(0) * N * BLOCK_K - position) // BLOCK_Q, 0)
+    begin = tl.maximum(tl.program_id(1) * CHUNK, seen_from // ROWS * ROWS)
+    end = tl.minimum(tl.program_id(1) * CHUNK + CHUNK, body_blocks)
+    counts = (tl.zeros([N], dtype=tl.int32),) * DEPTH
+    for start in range(begin, end, ROWS):
+        # A tile of rows would lie across lanes, and each of its sums would be a shuffle.
+        for row in tl.static_range(ROWS):
+            place = levels_ptr + (unit * query_blocks + start + row) * key_blocks + n
+            inside = (n < key_blocks) & (start + row < end)
+            counts = add_readers(counts, tl.load(place, mask=inside, other=NEVER).to(tl.int32), DEPTH)
+    if begin < end:
+        for level in tl.static_range(DEPTH):
+            out = readers_ptr + (unit * DEPTH + level) * key_blocks + n
+            tl.atomic_add(out, counts[level], mask=n < key_blocks, sem="relaxed")
+
+
+@triton.jit
+def add_readers(counts, level_of_block, DEPTH: tl.constexpr):
+    """Add 1 to the counts [N] of the levels that read a query block's KV blocks."""
+    added = ()
+    for level in tl.static_range(DEPTH):
+        # A kernel can not unpack.
+        added = added + (counts[level] + (level_of_block <= level).to(tl.int32),)  # type: ignore[assignment]  # noqa: RUF005
+    return added

@@ -18,6 +18,9 @@ SLASH_CHUNK = 256
 BANDS_OF_PROGRAM, BANDS_COMPARED = 16, 256  # at a time
 
 
+READERS_LAUNCH = (64, 4, 256)  # query blocks of a program, those loaded at once, and KV blocks
+
+
 def score_levels(
     scores: torch.Tensor,
     question: torch.Tensor,
@@ -118,31 +121,28 @@ def slash_levels(band_levels: torch.Tensor, geometry: SegmentGeometry) -> torch.
     return out
 
 
-def closed_levels(budgets: torch.Tensor, geometry: SegmentGeometry) -> torch.Tensor:
-    """Level map uint8 [B, 1, M, N] of windows: budgets int32 [levels], blocks up to the diagonal."""
-    from routesparse.kernels.level_maps.kernel import closed_levels_kernel
+def readers(levels: torch.Tensor, depth: int, geometry: SegmentGeometry) -> torch.Tensor:
+    """The contract of the package."""
+    from routesparse.kernels.level_maps.kernel import readers_kernel
 
-    batch, key_blocks = len(geometry.first_keys), geometry.key_blocks
-    out = torch.empty(batch, 1, geometry.query_blocks, key_blocks, dtype=torch.uint8, device=budgets.device)
-    width = min(2_048, power_of_two(key_blocks))
-    variant(
-        closed_levels_kernel,
-        query_blocks=geometry.query_blocks,
-        key_blocks=key_blocks,
-        segment_keys=geometry.keys,
-    )[(batch * geometry.query_blocks, -(-key_blocks // width))](
-        budgets,
+    levels = levels.contiguous()
+    batch, heads, query_blocks, key_blocks = levels.shape
+    out = torch.zeros(batch, heads, depth, key_blocks, dtype=torch.int32, device=levels.device)
+    chunk, rows, blocks = READERS_LAUNCH
+    grid = (-(-key_blocks // blocks), -(-geometry.body_blocks // chunk), batch * heads)
+    variant(readers_kernel, query_blocks=query_blocks, key_blocks=key_blocks)[grid](
+        levels,
         out,
-        geometry.first_keys,
-        len(budgets),
-        geometry.query_blocks,
+        query_blocks,
+        geometry.body_blocks,
         key_blocks,
         geometry.position,
-        geometry.keys,
         BLOCK_Q=geometry.block_q,
         BLOCK_K=geometry.block_k,
-        LOCAL_BLOCKS=geometry.local_blocks,
-        N=width,
-        num_warps=4,
+        DEPTH=depth,
+        CHUNK=chunk,
+        ROWS=rows,
+        N=blocks,
+        num_warps=1,
     )
     return out

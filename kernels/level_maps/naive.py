@@ -11,16 +11,6 @@ from routesparse.kernels.level_maps.contract import MAX_LEVELS
 from routesparse.kernels.rules import SCORE_BINS
 
 
-def closed_levels(budgets: torch.Tensor, geometry: SegmentGeometry) -> torch.Tensor:
-    """Level map uint8 [B, 1, M, N] of windows: budgets int32 [levels], blocks up to the diagonal."""
-    forced, causal = forced_and_causal(geometry)
-    _, last = diagonal_blocks(geometry)
-    distance = last - torch.arange(geometry.key_blocks, device=last.device)
-    level = (distance.unsqueeze(-1) >= budgets).sum(-1)
-    level = torch.where(level == len(budgets), NEVER, level).to(torch.uint8).expand(causal.shape)
-    return level.masked_fill(forced, 0).masked_fill_(~causal, NEVER)
-
-
 def band_levels(bands: torch.Tensor, budgets: torch.Tensor) -> torch.Tensor:
     """The smallest level that keeps each band: uint8 [B, H, N] of band masses float32 [B, H, N].
 
@@ -94,3 +84,9 @@ def score_levels(
     of_bin = torch.searchsorted(taken.contiguous(), each, right=True)
     of_bin = torch.where(of_bin == len(budgets), NEVER, of_bin)
     return mapped(of_bin.gather(-1, bins.long())), floor_levels, top_k_count.int(), floor_count
+
+
+def readers(levels: torch.Tensor, depth: int, geometry: SegmentGeometry) -> torch.Tensor:
+    """How many query blocks of the body read each KV block at each level: int32 [B, H, depth, N] of a level map."""
+    body = levels[:, :, : geometry.body_blocks]
+    return torch.stack([(body <= level).sum(2, dtype=torch.int32) for level in range(depth)], 2)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from routesparse.kernels.device_functions import blocks_of
+from routesparse.kernels.device_functions import blocks_of, of_head
 
 LANES = tl.constexpr(32)
 
@@ -26,10 +26,7 @@ def ranks(kept):
 def lower_kernel(
     choice_ptr,
     table_ptr,
-    closed_ptr,
-    slash_ptr,
-    top_k_ptr,
-    floor_ptr,
+    maps,
     columns_ptr,
     first_key_ptr,
     blocks_ptr,
@@ -37,7 +34,6 @@ def lower_kernel(
     singles_ptr,
     single_count_ptr,
     dense_ptr,
-    closed_stride,
     heads,
     query_blocks,
     body_blocks,
@@ -48,6 +44,8 @@ def lower_kernel(
     segment_keys,
     BLOCK_Q: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    STRIDES: tl.constexpr,
+    COLUMNS_OF: tl.constexpr,
     OF_LANE: tl.constexpr,
 ):
     """One row of the plan: the chosen family's level row, cut at the chosen level, as ascending lists."""
@@ -60,14 +58,8 @@ def lower_kernel(
     level = tl.load(table_ptr + 2 * choice + 1)
     _, last, _ = blocks_of(query_block, first_key_ptr, batch, position, segment_keys, BLOCK_Q, BLOCK_K)
     dense = (family < 0) | (query_block >= body_blocks)
-    if family == 0:
-        levels = closed_ptr + (batch * closed_stride + query_block * key_blocks)
-    elif family == 1:
-        levels = slash_ptr + row * key_blocks
-    elif family == 2:
-        levels = top_k_ptr + row * key_blocks
-    else:
-        levels = floor_ptr + row * key_blocks
+    levels = of_head(maps, STRIDES, family, batch, unit % heads, query_blocks * key_blocks)
+    levels += query_block * key_blocks
     # Consecutive elements in a lane: ranks are then mostly a lane's own sums.
     step = tl.arange(0, LANES)[None, :] * OF_LANE + tl.arange(0, OF_LANE)[:, None]
     PIECE: tl.constexpr = LANES * OF_LANE
@@ -82,7 +74,7 @@ def lower_kernel(
     dense = dense | (count > capacity)
 
     single_count = 0
-    if (family == 1) & (dense == 0):
+    if (family == COLUMNS_OF) & (dense == 0):
         # Keys are compared as they are kept, times 8.
         lowest = tl.load(first_key_ptr + batch).to(tl.int32) * 8
         end = tl.minimum(position + (query_block + 1) * BLOCK_Q, segment_keys) * 8

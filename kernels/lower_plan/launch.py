@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from routesparse.kernels.families import check_known
 from routesparse.kernels.geometry import SegmentGeometry
-from routesparse.kernels.launching import variant
+from routesparse.kernels.launching import head_strides, variant
 from routesparse.kernels.lower_plan import contract
 from routesparse.kernels.plan import RowPlan
 from routesparse.kernels.retained_mass.contract import FamilyMaps
@@ -24,11 +23,7 @@ def lower_levels(
     softcap: float | None,
     sinks: torch.Tensor | None,
 ) -> RowPlan:
-    """The contract of the package; static shapes, nothing waits for the host.
-
-    Errors: ValueError for other families than the kernels'.
-    """
-    check_known(families.names)
+    """The contract of the package; static shapes, nothing waits for the host."""
     from routesparse.kernels.lower_plan.kernel import lower_kernel
 
     batch, heads = choice.shape
@@ -36,7 +31,6 @@ def lower_levels(
     device = choice.device
     capacity = contract.capacity(geometry)
     columns = families.columns
-    assert columns is None or families.columns_of == 1
     by_key = choice.new_zeros(batch, heads, 0, dtype=torch.int32) if columns is None else columns.by_key
     width = by_key.shape[-1]
     blocks = torch.empty(*rows, capacity, dtype=torch.int32, device=device)
@@ -44,11 +38,8 @@ def lower_levels(
     block_count = torch.empty(rows, dtype=torch.int32, device=device)
     single_count = torch.empty_like(block_count)
     dense = torch.empty(rows, dtype=torch.uint8, device=device)
-    closed, slash, top_k, floor = (levels.contiguous() for levels in families.maps)
-    closed_stride = closed.stride(0) if closed.shape[0] > 1 else 0
     variant(
         lower_kernel,
-        closed_stride=closed_stride,
         query_blocks=geometry.query_blocks,
         key_blocks=geometry.key_blocks,
         capacity=capacity,
@@ -57,10 +48,7 @@ def lower_levels(
     )[(dense.numel(),)](
         choice.contiguous(),
         table,
-        closed,
-        slash,
-        top_k,
-        floor,
+        tuple(levels.contiguous() for levels in families.maps),
         by_key,
         geometry.first_keys,
         blocks,
@@ -68,7 +56,6 @@ def lower_levels(
         singles,
         single_count,
         dense,
-        closed_stride,
         heads,
         geometry.query_blocks,
         geometry.body_blocks,
@@ -79,6 +66,8 @@ def lower_levels(
         geometry.keys,
         BLOCK_Q=geometry.block_q,
         BLOCK_K=geometry.block_k,
+        STRIDES=head_strides(families.maps, batch, heads),
+        COLUMNS_OF=families.columns_of,
         OF_LANE=BLOCKS_OF_LANE,
         num_warps=1,
     )

@@ -34,7 +34,7 @@ def lower_levels(
         chosen = (family == index).view(batch, heads, 1, 1)
         mask |= chosen & (levels <= level.view(batch, heads, 1, 1)) & (levels != NEVER)
     columns, column_count = families.columns, None
-    if columns is not None and families.columns_of is not None:
+    if columns is not None:
         # Other families may have more levels than this one; their units take no columns.
         counts = columns.counts.long()
         column_count = torch.where(family == families.columns_of, counts[level.clamp_max(len(counts) - 1)], 0)

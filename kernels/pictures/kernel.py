@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from routesparse.kernels.device_functions import NEVER
+from routesparse.kernels.device_functions import NEVER, of_head
 
 
 @triton.jit
@@ -42,15 +42,11 @@ def picture_kernel(
     mass_ptr,
     rows_ptr,
     drawn_ptr,
-    closed_ptr,
-    slash_ptr,
-    top_k_ptr,
-    floor_ptr,
+    maps,
     single_ptr,
     picture_ptr,
     masks_ptr,
     positions_ptr,
-    closed_stride,
     heads,
     count,
     drawn,
@@ -68,6 +64,8 @@ def picture_kernel(
     PARTS: tl.constexpr,
     MASK_PARTS: tl.constexpr,
     LAST: tl.constexpr,
+    STRIDES: tl.constexpr,
+    COLUMNS_OF: tl.constexpr,
 ):
     """One drawn probe row: its position, its block masses by maximum, and the smallest level of each family by cell."""
     at = tl.program_id(0).to(tl.int64)
@@ -89,25 +87,25 @@ def picture_kernel(
         most = tl.maximum(most, tl.max(tl.load(own + n, mask=inside, other=0.0), 1))
     tl.store(picture_ptr + at * columns + column, most.to(tl.float16), mask=column < columns)
 
-    part = tl.arange(0, MASK_PARTS)[None, :]
     cell = tl.arange(0, MASK_COLUMNS)
-    level_row = row // BLOCK_Q * key_blocks
-    own_row = unit * query_blocks * key_blocks + level_row
-    closed = tl.full([MASK_COLUMNS], LAST, tl.int32)
-    slash, top_k, floor = closed, closed, closed
-    for start in range(0, mask_pool, MASK_PARTS):
-        n = cell[:, None] * mask_pool + (start + part)
-        inside = (n <= reach) & (start + part < mask_pool)
-        level = tl.load(closed_ptr + unit // heads * closed_stride + level_row + n, mask=inside, other=NEVER)
-        closed = tl.minimum(closed, tl.min(level.to(tl.int32), 1))
-        level = tl.load(slash_ptr + own_row + n, mask=inside, other=NEVER)
-        # A block of which only single columns are read counts from their smallest level on.
-        single = tl.load(single_ptr + unit * key_blocks + n, mask=inside, other=NEVER)
-        slash = tl.minimum(slash, tl.min(tl.minimum(level.to(tl.int32), single.to(tl.int32)), 1))
-        level = tl.load(top_k_ptr + own_row + n, mask=inside, other=NEVER)
-        top_k = tl.minimum(top_k, tl.min(level.to(tl.int32), 1))
-        level = tl.load(floor_ptr + own_row + n, mask=inside, other=NEVER)
-        floor = tl.minimum(floor, tl.min(level.to(tl.int32), 1))
-    out = masks_ptr + (unit * 2 * drawn + picture_row) * mask_columns + cell
-    tl.store(out, (closed | (slash << 4)).to(tl.uint8), mask=cell < mask_columns)
-    tl.store(out + drawn * mask_columns, (top_k | (floor << 4)).to(tl.uint8), mask=cell < mask_columns)
+    part = tl.arange(0, MASK_PARTS)[None, :]
+    out = masks_ptr + (unit * ((len(maps) + 1) // 2) * drawn + picture_row) * mask_columns + cell
+    both = tl.zeros([MASK_COLUMNS], tl.int32)
+    for family in tl.static_range(len(maps)):
+        levels = of_head(maps, STRIDES, family, unit // heads, unit % heads, query_blocks * key_blocks)
+        levels += row // BLOCK_Q * key_blocks
+        least = tl.full([MASK_COLUMNS], LAST, tl.int32)
+        for start in range(0, mask_pool, MASK_PARTS):
+            n = cell[:, None] * mask_pool + (start + part)
+            inside = (n <= reach) & (start + part < mask_pool)
+            level = tl.load(levels + n, mask=inside, other=NEVER)
+            if family == COLUMNS_OF:
+                # A block of which only single columns are read counts from their smallest level on.
+                single = tl.load(single_ptr + unit * key_blocks + n, mask=inside, other=NEVER)
+                level = tl.minimum(level, single)
+            least = tl.minimum(least, tl.min(level.to(tl.int32), 1))
+        # Two families a byte; beside the last of an odd number stands LAST.
+        both = (both & 15) | (least << 4) if family % 2 else least | (LAST << 4)
+        if (family % 2 == 1) | (family + 1 == len(maps)):
+            tl.store(out, both.to(tl.uint8), mask=cell < mask_columns)
+            out += drawn * mask_columns

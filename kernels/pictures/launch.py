@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from routesparse.kernels.families import check_known
-from routesparse.kernels.launching import power_of_two, variant
+from routesparse.kernels.launching import head_strides, power_of_two, variant
 from routesparse.kernels.retained_mass.contract import FamilyMaps
 
 PICTURE_PARTS = 4  # blocks of a column that a picture's program loads at once
@@ -46,23 +45,21 @@ def pictures(
     mask_pool: int,
     last: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The contract of the package. Errors: ValueError for other families than the kernels'."""
-    check_known(families.names)
-    assert families.columns is not None and families.columns_of == 1
+    """The contract of the package."""
     from routesparse.kernels.pictures.kernel import picture_kernel
 
     batch, heads, count, key_blocks = mass.shape
-    single = single_levels(families.columns.ranked, families.columns.counts, key_blocks, block_k)
+    columns = families.columns
+    single = drawn if columns is None else single_levels(columns.ranked, columns.counts, key_blocks, block_k)
     units, width, mask_columns = batch * heads, -(-key_blocks // pool), -(-key_blocks // mask_pool)
     picture = torch.empty(units, len(drawn), width, dtype=torch.float16, device=mass.device)
-    masks = torch.empty(units, 2, len(drawn), mask_columns, dtype=torch.uint8, device=mass.device)
+    pairs = -(-len(families.maps) // 2)
+    masks = torch.empty(units, pairs, len(drawn), mask_columns, dtype=torch.uint8, device=mass.device)
     positions = torch.empty(units, len(drawn), dtype=torch.int32, device=mass.device)
-    closed, slash, top_k, floor = (levels.contiguous() for levels in families.maps)
-    closed_stride = closed.stride(0) if closed.shape[0] > 1 else 0
+    query_blocks = families.maps[0].shape[2]
     variant(
         picture_kernel,
-        closed_stride=closed_stride,
-        query_blocks=slash.shape[2],
+        query_blocks=query_blocks,
         key_blocks=key_blocks,
         columns=width,
         mask_columns=mask_columns,
@@ -70,19 +67,15 @@ def pictures(
         mass,
         rows.contiguous(),
         drawn,
-        closed,
-        slash,
-        top_k,
-        floor,
+        tuple(levels.contiguous() for levels in families.maps),
         single,
         picture,
         masks,
         positions,
-        closed_stride,
         heads,
         count,
         len(drawn),
-        slash.shape[2],
+        query_blocks,
         key_blocks,
         width,
         mask_columns,
@@ -96,6 +89,8 @@ def pictures(
         PARTS=min(PICTURE_PARTS, 1 << (pool - 1).bit_length()),
         MASK_PARTS=min(PICTURE_PARTS, 1 << (mask_pool - 1).bit_length()),
         LAST=last,
+        STRIDES=head_strides(families.maps, batch, heads),
+        COLUMNS_OF=families.columns_of,
         num_warps=4,
     )
     return picture, masks, positions

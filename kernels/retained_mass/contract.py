@@ -33,28 +33,28 @@ class RankedColumns:
 
 @dataclass(frozen=True)
 class FamilyMaps:
-    """Level maps of F families; a family's number is its place here.
+    """Level maps of F families, of any kind and order; a family's number is its place here.
 
-    maps: uint8 [B, H, M, N] each, where B and H may be 1. The Triton kernels take the families of
-    ``kernels/families.py`` only, with H = 1 in the first map and no 1 in the others, and columns of the second.
+    maps: uint8 [B, H, M, N] each, where B and H may be 1: one map for all prompts or heads.
     """
 
-    names: tuple[str, ...]
     maps: tuple[torch.Tensor, ...]
     columns: RankedColumns | None  # single columns that one family reads beside its blocks
-    columns_of: int | None  # that family's number
+    columns_of: int  # that family's number, DENSE where none has columns
 
 
 @dataclass(frozen=True)
 class FamilyLevels(FamilyMaps):
     """Level maps to be scored.
 
-    depths: levels of each family; row_counts int32 [B, H, M, levels]: blocks that each query block reads at each level,
-    None where the builder does not count them (the Triton kernels need those of the last two).
+    depths: levels of each family. counts: what each level reads, int32, B and H as in the maps: [B, H, M, levels], the
+    blocks of each query block, where by_row says so, else [B, H, levels, N], the body's query blocks that read each KV
+    block, as the family with columns has them.
     """
 
     depths: tuple[int, ...]
-    row_counts: tuple[torch.Tensor | None, ...]
+    counts: tuple[torch.Tensor, ...]
+    by_row: tuple[bool, ...]
 
 
 class RetainedMass(NamedTuple):

@@ -5,9 +5,8 @@ Whether a level reads a block is a float here, clamped to [0, 1]: that is one sa
 a mass one more instruction of the same pipe, where a comparison and a selection would keep a slower one busy.
 
 Single columns get their masses from a kernel of their own (65 us on an H200 at 131,072 tokens and 32 heads): beside
-the gather of levels every tile waited at thirteen barriers. Tiles and columns are counted in closed form: a family's
-bands serve all query blocks alike, so the levels of the last row, summed by phase, say how often each KV block is
-read. That takes 12 us for every candidate, where counting the maps took 120.
+the gather of levels every tile waited at thirteen barriers. No kernel knows a family by its number: level maps and
+counts come as tuples, with what tells them apart as constants.
 """
 
 from __future__ import annotations
@@ -15,7 +14,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from routesparse.kernels.device_functions import LOG2E, base2_logits, blocks_of, places_of, pointer_from
+from routesparse.kernels.device_functions import (
+    LOG2E,
+    base2_logits,
+    blocks_of,
+    of_head,
+    places_of,
+    pointer_from,
+)
 
 
 @triton.jit
@@ -137,6 +143,12 @@ def add_singles(totals, mass, column, level_of_block, LEVELS: tl.constexpr):
 
 
 @triton.jit
+def no_mass(N: tl.constexpr, LEVELS: tl.constexpr):
+    """Totals [N] of each level to begin with."""
+    return (tl.zeros([N], dtype=tl.float32),) * LEVELS
+
+
+@triton.jit
 def store_levels(out, totals, sink_mass, LEVELS: tl.constexpr):
     """Masses with the attention sink's, in [0, 1]."""
     for level in tl.static_range(LEVELS):
@@ -148,15 +160,11 @@ def cover_rows_kernel(
     mass_ptr,
     sink_mass_ptr,
     row_ptr,
-    closed_ptr,
-    slash_ptr,
-    top_k_ptr,
-    floor_ptr,
+    maps,
     columns_ptr,
     column_mass_ptr,
     first_key_ptr,
     out_ptr,
-    closed_stride,
     heads,
     count,
     width,
@@ -169,78 +177,77 @@ def cover_rows_kernel(
     boundary,
     BLOCK_Q: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    CLOSED: tl.constexpr,
-    SLASH: tl.constexpr,
-    TOP_K: tl.constexpr,
-    FLOOR: tl.constexpr,
+    STRIDES: tl.constexpr,
+    DEPTHS: tl.constexpr,
+    COLUMNS_OF: tl.constexpr,
+    CANDIDATES: tl.constexpr,
     POOLED: tl.constexpr,
     PIECES: tl.constexpr,
     N: tl.constexpr,
 ):
-    """One probe row: its mass under every level of vertical-slash, or of the other families and dense."""
-    probe_row = tl.program_id(0).to(tl.int64)
+    """One probe row: its mass under every level of one family. The programs of a row follow each other."""
+    family = tl.program_id(0) % len(maps)
+    probe_row = (tl.program_id(0) // len(maps)).to(tl.int64)
     unit = probe_row // count
     row = tl.load(row_ptr + probe_row)
-    query_block = row // BLOCK_Q
     blocks = ((row + position) // BLOCK_K + 1).to(tl.int32)
-    own = (unit * query_blocks + query_block) * key_blocks
     mass_row = mass_ptr + probe_row * key_blocks
-    sink_mass = tl.load(sink_mass_ptr + probe_row)
-    out = out_ptr + probe_row * (CLOSED + SLASH + TOP_K + FLOOR + 1)
+    out = out_ptr + probe_row * CANDIDATES
     step = tl.arange(0, N)
-    zeros = tl.zeros([N], dtype=tl.float32)
-    if tl.program_id(1) == 0:
-        in_slash = (zeros,) * SLASH
-        for start in range(0, blocks, N):
-            n = start + step
-            mass = tl.load(mass_row + n, mask=n < blocks, other=0.0)
-            in_slash = add_levels(in_slash, mass, slash_ptr + own, n, blocks, SLASH)
-        # Columns ascend: those that the row sees lie in the first pieces.
-        columns = columns_ptr + unit * width
-        piece = tl.arange(0, PIECES) * N
-        begins = tl.load(columns + piece, mask=piece < width, other=0x7FFFFFFF)
-        # Keys are compared as they are kept, times 8.
-        end = (row + position + 1).to(tl.int32) * 8
-        lowest = tl.load(first_key_ptr + unit // heads).to(tl.int32) * 8
-        pieces = tl.sum((begins < end).to(tl.int32), 0)
-        at = (probe_row % count).to(tl.int32)
-        # Routing and boundary rows of a pooled probe know blocks only: a column has its block's mean.
-        by_block = POOLED & (((at >= exact_end) & (at < pooled_end)) | (at >= boundary))
-        for start in range(0, tl.minimum(pieces * N, width), N):
-            column = tl.load(columns + start + step, mask=start + step < width, other=0x7FFFFFFF)
-            seen = (column < end) & (column >= lowest)
-            home = column.to(tl.uint32) // (8 * BLOCK_K)
-            if by_block:
-                mass = tl.load(mass_row + home, mask=seen, other=0.0) / BLOCK_K
-            else:
-                mass = tl.load(column_mass_ptr + probe_row * mass_width + start + step, mask=seen, other=0.0)
-            level_of_block = tl.load(slash_ptr + own + home, mask=seen, other=0).to(tl.float32)
-            in_slash = add_singles(in_slash, mass, column, level_of_block, SLASH)
-        store_levels(out + CLOSED, in_slash, sink_mass, SLASH)
-    else:
-        closed = closed_ptr + unit // heads * closed_stride + query_block * key_blocks
-        in_closed, in_top_k, in_floor = (zeros,) * CLOSED, (zeros,) * TOP_K, (zeros,) * FLOOR
-        for start in range(0, blocks, N):
-            n = start + step
-            mass = tl.load(mass_row + n, mask=n < blocks, other=0.0)
-            in_closed = add_levels(in_closed, mass, closed, n, blocks, CLOSED)
-            in_top_k = add_levels(in_top_k, mass, top_k_ptr + own, n, blocks, TOP_K)
-            in_floor = add_levels(in_floor, mass, floor_ptr + own, n, blocks, FLOOR)
-        store_levels(out, in_closed, sink_mass, CLOSED)
-        store_levels(out + (CLOSED + SLASH), in_top_k, sink_mass, TOP_K)
-        store_levels(out + (CLOSED + SLASH + TOP_K), in_floor, sink_mass, FLOOR)
-        tl.store(out + (CLOSED + SLASH + TOP_K + FLOOR), 1.0)
+    for known in tl.static_range(len(maps)):
+        if family == known:
+            levels = of_head(maps, STRIDES, known, unit // heads, unit % heads, query_blocks * key_blocks)
+            levels += row // BLOCK_Q * key_blocks
+            totals = no_mass(N, DEPTHS[known])
+            for start in range(0, blocks, N):
+                n = start + step
+                mass = tl.load(mass_row + n, mask=n < blocks, other=0.0)
+                totals = add_levels(totals, mass, levels, n, blocks, DEPTHS[known])
+            if known == COLUMNS_OF:
+                # Columns ascend: those that the row sees lie in the first pieces.
+                columns = columns_ptr + unit * width
+                piece = tl.arange(0, PIECES) * N
+                begins = tl.load(columns + piece, mask=piece < width, other=0x7FFFFFFF)
+                # Keys are compared as they are kept, times 8.
+                end = (row + position + 1).to(tl.int32) * 8
+                lowest = tl.load(first_key_ptr + unit // heads).to(tl.int32) * 8
+                pieces = tl.sum((begins < end).to(tl.int32), 0)
+                at = (probe_row % count).to(tl.int32)
+                # Routing and boundary rows of a pooled probe know blocks only: a column has its block's mean.
+                by_block = POOLED & (((at >= exact_end) & (at < pooled_end)) | (at >= boundary))
+                single = column_mass_ptr + probe_row * mass_width
+                for start in range(0, tl.minimum(pieces * N, width), N):
+                    column = tl.load(columns + start + step, mask=start + step < width, other=0x7FFFFFFF)
+                    seen = (column < end) & (column >= lowest)
+                    home = column.to(tl.uint32) // (8 * BLOCK_K)
+                    if by_block:
+                        mass = tl.load(mass_row + home, mask=seen, other=0.0) / BLOCK_K
+                    else:
+                        mass = tl.load(single + start + step, mask=seen, other=0.0)
+                    level_of_block = tl.load(levels + home, mask=seen, other=0).to(tl.float32)
+                    totals = add_singles(totals, mass, column, level_of_block, DEPTHS[known])
+            store_levels(out, totals, tl.load(sink_mass_ptr + probe_row), DEPTHS[known])
+        out += DEPTHS[known]
+    if family == 0:
+        tl.store(out, 1.0)  # dense
+
+
+@triton.jit
+def sum_of(base, count, STRIDE: tl.constexpr, N: tl.constexpr):
+    """Sum of count integers that lie STRIDE apart."""
+    found = tl.zeros([N], dtype=tl.int32)
+    for start in range(0, count, N):
+        at = start + tl.arange(0, N)
+        found += tl.load(base + at * STRIDE, mask=at < count, other=0)
+    return tl.sum(found, 0)
 
 
 @triton.jit(do_not_specialize=["body_blocks"])
 def totals_kernel(
     table_ptr,
-    slash_ptr,
+    counts,
     columns_ptr,
-    top_k_count_ptr,
-    floor_count_ptr,
     first_key_ptr,
-    scratch_ptr,
     out_ptr,
     heads,
     width,
@@ -249,83 +256,54 @@ def totals_kernel(
     key_blocks,
     position,
     segment_keys,
-    top_k,
-    floor,
     BLOCK_Q: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    LOCAL_BLOCKS: tl.constexpr,
+    STRIDES: tl.constexpr,
+    DEPTHS: tl.constexpr,
+    BY_ROW: tl.constexpr,
+    COLUMNS_OF: tl.constexpr,
     N: tl.constexpr,
 ):
     """One candidate of a unit: tiles, single columns and density over the body's query blocks.
 
-    table int32 [C, 3]: family, level, and the blocks of a window (a dense candidate is one without end).
+    table int32 [C, 2]: family, -1 dense, and level.
     """
     unit = tl.program_id(1).to(tl.int64)
     candidate = tl.program_id(0)
-    family = tl.load(table_ptr + candidate * 3)
-    level = tl.load(table_ptr + candidate * 3 + 1)
-    window = tl.load(table_ptr + candidate * 3 + 2)
+    family = tl.load(table_ptr + candidate * 2)
+    level = tl.load(table_ptr + candidate * 2 + 1)
     batch = unit // heads
     step = tl.arange(0, N)
     total = tl.zeros([N], dtype=tl.int32)
-    tiles = tl.zeros([N], dtype=tl.int32)
     for start in range(0, body_blocks, N):
         m = start + step
-        base, last, sink = blocks_of(m, first_key_ptr, batch, position, segment_keys, BLOCK_Q, BLOCK_K)
-        real = (m < body_blocks) & (last >= sink)
-        total += tl.where(real, last - sink + 1, 0)
-        if family == 0:
-            lowest = tl.maximum(tl.minimum(tl.maximum(last - window, -1) + 1, base - LOCAL_BLOCKS), sink)
-            tiles += tl.where(real, last - lowest + 1 + (lowest > sink).to(tl.int32), 0)
-        elif family == 2:
-            row = (unit * query_blocks + m) * top_k
-            tiles += tl.load(top_k_count_ptr + row + level, mask=m < body_blocks, other=0)
-        elif family == 3:
-            row = (unit * query_blocks + m) * floor
-            tiles += tl.load(floor_count_ptr + row + level, mask=m < body_blocks, other=0)
+        _, last, sink = blocks_of(m, first_key_ptr, batch, position, segment_keys, BLOCK_Q, BLOCK_K)
+        total += tl.where((m < body_blocks) & (last >= sink), last - sink + 1, 0)
     total = tl.sum(total, 0)
-    tiles = tl.sum(tiles, 0)
-    columns = tiles * 0
-    if family == 1:
-        # Bands serve all query blocks alike, so the body's last row says which are read, and sums over bands of one
-        # phase how many query blocks read a KV block.
-        STEP: tl.constexpr = BLOCK_Q // BLOCK_K
-        body_row = tl.maximum(body_blocks - 1, 0)
-        base, last, sink = blocks_of(body_row, first_key_ptr, batch, position, segment_keys, BLOCK_Q, BLOCK_K)
-        last_row = slash_ptr + (unit * query_blocks + body_row) * key_blocks
-        scratch = scratch_ptr + (candidate + unit * tl.num_programs(0)) * 2 * key_blocks
-        both = tl.arange(0, N // STEP)[:, None] * STEP + tl.arange(0, STEP)[None, :]
-        carried = tl.zeros([STEP], dtype=tl.int32)
-        for start in range(0, key_blocks, N):
-            distance = start + both
-            n = base - distance
-            band = tl.load(last_row + n, mask=(distance > LOCAL_BLOCKS) & (n > sink), other=255)
-            read = (band.to(tl.int32) <= level).to(tl.int32)
-            tl.store(scratch + distance, tl.cumsum(read, 0) + carried[None, :], mask=distance < key_blocks)
-            carried += tl.sum(read, 0)
-        tl.debug_barrier()
-        unread = scratch + key_blocks
-        missed = tl.zeros([N], dtype=tl.int32)
-        first_base = position // BLOCK_K
-        for start in range(0, key_blocks, N):
-            n = start + step
-            far = (n > sink) & (n < base - LOCAL_BLOCKS)
-            # Query blocks that start more than LOCAL_BLOCKS after the block.
-            rows = body_blocks - tl.maximum((n + LOCAL_BLOCKS - first_base + STEP) // STEP, 0)
-            before = base - n - body_blocks * STEP
-            served = tl.load(scratch + (base - n), mask=far, other=0)
-            served -= tl.load(scratch + before, mask=far & (before >= 0), other=0)
-            not_read = tl.where(far, rows - served, 0)
-            tl.store(unread + n, not_read, mask=n < key_blocks)
-            missed += not_read
-        tiles = total - tl.sum(missed, 0)
-        tl.debug_barrier()
-        singles = tl.zeros([N], dtype=tl.int32)
-        for start in range(0, width, N):
-            column = tl.load(columns_ptr + unit * width + start + step, mask=start + step < width, other=7)
-            held = (start + step < width) & ((column & 7) <= level)
-            singles += tl.load(unread + (column >> 3) // BLOCK_K, mask=held, other=0)
-        columns = tl.sum(singles, 0)
+    tiles = total
+    singles = tl.zeros([N], dtype=tl.int32)
+    for known in tl.static_range(len(counts)):
+        if family == known:
+            if BY_ROW[known]:
+                size = query_blocks * DEPTHS[known]
+                own = of_head(counts, STRIDES, known, batch, unit % heads, size) + level
+                tiles = sum_of(own, body_blocks, DEPTHS[known], N)
+            else:
+                size = key_blocks * DEPTHS[known]
+                own = of_head(counts, STRIDES, known, batch, unit % heads, size) + level * key_blocks
+                tiles = sum_of(own, key_blocks, 1, N)
+            if known == COLUMNS_OF:
+                # A column is read by the query blocks that see its KV block and do not read it.
+                lowest = (tl.load(first_key_ptr + batch) // BLOCK_K).to(tl.int32)
+                for start in range(0, width, N):
+                    held = start + step < width
+                    column = tl.load(columns_ptr + unit * width + start + step, mask=held, other=0)
+                    block = (column >> 3) // BLOCK_K
+                    held &= ((column & 7) <= level) & (block >= lowest)
+                    first = tl.maximum((block * BLOCK_K - position) // BLOCK_Q, 0)
+                    unread = tl.maximum(body_blocks - first, 0) - tl.load(own + block, mask=held, other=0)
+                    singles += tl.where(held, unread, 0)
+    columns = tl.sum(singles, 0)
     candidates = tl.num_programs(0)
     units = tl.num_programs(1)
     out = out_ptr + unit * candidates + candidate

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from routesparse.kernels.families import check_known
 from routesparse.kernels.geometry import SegmentGeometry
-from routesparse.kernels.launching import power_of_two, product_constants, variant
+from routesparse.kernels.launching import head_strides, power_of_two, product_constants, variant
 from routesparse.kernels.retained_mass.contract import FamilyLevels, ProbedRows, RetainedMass
 
 COLUMNS_PER_PROGRAM = 512
@@ -33,41 +32,26 @@ def retained_mass(
     softcap: float | None,
     table: torch.Tensor | None = None,
 ) -> RetainedMass:
-    """The contract of the package: masses of single columns, then of all levels of all families, then their tiles.
-
-    Errors: ValueError for other families than the kernels'.
-    """
-    check_known(families.names)
-    top_k, floor = families.row_counts[2:]
-    assert (
-        families.columns is not None and families.columns_of == 1 and top_k is not None and floor is not None
-    )
-    by_key = families.columns.by_key
-    singles = column_mass(
-        q,
-        k,
-        probed.rows,
-        probed.lse,
-        by_key,
-        first_row=probed.first_row,
-        position=geometry.position,
-        scale=scale,
-        softcap=softcap,
-        table=table,
-    )
-    row_mass = cover_rows(
-        probed.block_mass,
-        probed.sink_mass,
-        probed.rows,
-        families.maps,
-        families.depths,
-        by_key,
-        singles,
-        probed.pooled,
-        geometry,
-    )
-    tiles = totals(candidates, families.maps[1], by_key, top_k, floor, geometry)
-    return RetainedMass(row_mass, *tiles.unbind(0))
+    """The contract of the package: masses of single columns, then of all levels of all families, then their tiles."""
+    batch, heads = probed.rows.shape[:2]
+    columns = families.columns
+    by_key = candidates.new_empty(batch, heads, 0) if columns is None else columns.by_key
+    singles = probed.lse
+    if columns is not None:
+        singles = column_mass(
+            q,
+            k,
+            probed.rows,
+            probed.lse,
+            by_key,
+            first_row=probed.first_row,
+            position=geometry.position,
+            scale=scale,
+            softcap=softcap,
+            table=table,
+        )
+    row_mass = cover_rows(probed, families, by_key, singles, geometry)
+    return RetainedMass(row_mass, *totals(candidates, families, by_key, geometry).unbind(0))
 
 
 def by_position(rows: torch.Tensor) -> torch.Tensor:
@@ -140,48 +124,37 @@ def column_mass(
 
 
 def cover_rows(
-    mass: torch.Tensor,
-    sink_mass: torch.Tensor,
-    rows: torch.Tensor,
-    maps: tuple[torch.Tensor, ...],
-    depths: tuple[int, ...],
+    probed: ProbedRows,
+    families: FamilyLevels,
     columns: torch.Tensor,
     column_mass: torch.Tensor,
-    pooled: tuple[int, int, int] | None,
     geometry: SegmentGeometry,
 ) -> torch.Tensor:
     """Mass that each level of each family reads in each probe row, and dense: float32 [B, H, P, sum of depths + 1].
 
-    mass float32 [B, H, P, N], sink_mass [B, H, P], rows int64 [B, H, P] of the segment; maps uint8 [B, H, M, N], the
-    first [B, 1, M, N]; depths: levels of each. columns and column_mass as in ``column_mass``: singles of the second
-    family. pooled: (start, end, start) of the rows that know blocks only, or None.
+    columns and column_mass as in ``column_mass``; where no family has any, they may hold anything.
     """
     from routesparse.kernels.retained_mass.kernel import cover_rows_kernel
 
-    _, heads, count, key_blocks = mass.shape
-    out = torch.empty(*mass.shape[:3], sum(depths) + 1, dtype=torch.float32, device=mass.device)
-    closed, slash, top_k, floor = maps
-    closed_stride = closed.stride(0) if closed.shape[0] > 1 else 0
+    mass = probed.block_mass
+    batch, heads, count, key_blocks = mass.shape
+    candidates = sum(families.depths) + 1
+    out = torch.empty(batch, heads, count, candidates, dtype=torch.float32, device=mass.device)
     width = columns.shape[-1]
     variant(
         cover_rows_kernel,
-        closed_stride=closed_stride,
         width=width,
         query_blocks=geometry.query_blocks,
         key_blocks=key_blocks,
-    )[(sink_mass.numel(), 2)](
+    )[(batch * heads * count * len(families.maps),)](
         mass,
-        sink_mass,
-        rows,
-        closed,
-        slash,
-        top_k,
-        floor,
+        probed.sink_mass,
+        probed.rows,
+        tuple(levels.contiguous() for levels in families.maps),
         columns,
         column_mass,
         geometry.first_keys,
         out,
-        closed_stride,
         heads,
         count,
         width,
@@ -189,14 +162,14 @@ def cover_rows(
         geometry.query_blocks,
         key_blocks,
         geometry.position,
-        *(pooled or (0, 0, 0)),
+        *(probed.pooled or (0, 0, 0)),
         BLOCK_Q=geometry.block_q,
         BLOCK_K=geometry.block_k,
-        CLOSED=depths[0],
-        SLASH=depths[1],
-        TOP_K=depths[2],
-        FLOOR=depths[3],
-        POOLED=pooled is not None,
+        STRIDES=head_strides(families.maps, batch, heads),
+        DEPTHS=families.depths,
+        COLUMNS_OF=families.columns_of,
+        CANDIDATES=candidates,
+        POOLED=probed.pooled is not None,
         PIECES=power_of_two(-(-width // BLOCKS_AT_ONCE)),
         N=BLOCKS_AT_ONCE,
         num_warps=1,
@@ -205,27 +178,17 @@ def cover_rows(
 
 
 def totals(
-    candidates: torch.Tensor,
-    slash: torch.Tensor,
-    columns: torch.Tensor,
-    top_k_count: torch.Tensor,
-    floor_count: torch.Tensor,
-    geometry: SegmentGeometry,
+    candidates: torch.Tensor, families: FamilyLevels, columns: torch.Tensor, geometry: SegmentGeometry
 ) -> torch.Tensor:
     """Tiles, single columns and density of each candidate over the body: float32 [3, B, H, C].
 
-    candidates int32 [C, 3]: family, level, and blocks of the window (dense: family 0, all blocks). slash uint8
-    [B, H, M, N] and columns int32 [B, H, V] of family 1 as in ``column_mass``; top_k_count and floor_count int32
-    [B, H, M, levels].
+    candidates int32 [C, 2]: family and level; columns int32 [B, H, V] as in ``column_mass``.
     """
     from routesparse.kernels.retained_mass.kernel import totals_kernel
 
     batch, heads, width = columns.shape
     count = len(candidates)
     out = torch.empty(3, batch, heads, count, dtype=torch.float32, device=columns.device)
-    scratch = torch.empty(
-        batch, heads, count, 2, geometry.key_blocks, dtype=torch.int32, device=columns.device
-    )
     variant(
         totals_kernel,
         width=width,
@@ -234,12 +197,9 @@ def totals(
         segment_keys=geometry.keys,
     )[(count, batch * heads)](
         candidates,
-        slash,
+        tuple(counts.contiguous() for counts in families.counts),
         columns,
-        top_k_count,
-        floor_count,
         geometry.first_keys,
-        scratch,
         out,
         heads,
         width,
@@ -248,12 +208,13 @@ def totals(
         geometry.key_blocks,
         geometry.position,
         geometry.keys,
-        top_k_count.shape[-1],
-        floor_count.shape[-1],
         BLOCK_Q=geometry.block_q,
         BLOCK_K=geometry.block_k,
-        LOCAL_BLOCKS=geometry.local_blocks,
-        N=max(geometry.block_q // geometry.block_k, min(TOTALS_AT_ONCE, power_of_two(geometry.key_blocks))),
+        STRIDES=head_strides(families.counts, batch, heads),
+        DEPTHS=families.depths,
+        BY_ROW=families.by_row,
+        COLUMNS_OF=families.columns_of,
+        N=min(TOTALS_AT_ONCE, power_of_two(geometry.key_blocks)),
         num_warps=4,
     )
     return out

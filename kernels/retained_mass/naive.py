@@ -26,9 +26,8 @@ def retained_mass(
 ) -> RetainedMass:
     """Score every candidate on the probe rows and count its tiles, all heads at once.
 
-    q [B, H, n, D], k [B, Hkv, >= keys, D]. candidates int32 [C, 3], on the host's side too small to matter: family (a
-    position in ``families``), level, and blocks of a window; the families in order, each with all its levels, and dense
-    last as a window of all blocks. table: as in ``block_lse``.
+    q [B, H, n, D], k [B, Hkv, >= keys, D]. candidates int32 [C, 2]: family (its number in ``families``) and level, the
+    families in order, each with all its levels, and DENSE last. table: as in ``block_lse``.
     """
     batch, heads, count, _ = probed.block_mass.shape
     width = sum(families.depths) + 1
@@ -45,16 +44,15 @@ def retained_mass(
         levels = slice(end - depth, end)  # the family's candidates
         row_levels = _rows_of(level_map.expand(batch, heads, -1, -1), query_block)
         mass = _up_to(row_levels, probed.block_mass, depth)
-        # By how many query blocks of the body each KV block is read: [B, H, N, depth], once for heads that share a map.
-        body = level_map[:, :, : geometry.body_blocks].mT
-        readers = _up_to(body, reach.new_ones(1).expand_as(body), depth)
+        counts = families.counts[family]
         if families.columns is not None and family == families.columns_of:
             singles = _SingleColumns(q, k, probed, families.columns, row_levels, geometry, scale, softcap)
             mass = mass + singles.mass
-            uncovered = reach.unsqueeze(-1) - readers
+            uncovered = reach.unsqueeze(2) - counts
             columns[..., levels] = singles.counts(uncovered.expand(batch, heads, -1, -1))
         row_mass[..., levels] = (mass + probed.sink_mass.unsqueeze(-1)).clamp_(0.0, 1.0)
-        tiles[..., levels] = readers.sum(2)
+        by_row = families.by_row[family]
+        tiles[..., levels] = counts[:, :, : geometry.body_blocks].sum(2) if by_row else counts.sum(3)
     density = (tiles + columns / geometry.block_k) / total
     return RetainedMass(row_mass, tiles, columns, density.clamp_max(1.0))
 
@@ -134,10 +132,10 @@ class _SingleColumns:
         self.mass = _up_to(held, mass, depth) - _up_to(ends, mass, depth)
 
     def counts(self, uncovered: torch.Tensor) -> torch.Tensor:
-        """[B, H, depth]: columns read over the body; uncovered [B, H, N, depth]: query blocks that see a KV block but
+        """[B, H, depth]: columns read over the body; uncovered [B, H, depth, N]: query blocks that see a KV block but
         don't read it.
         """
-        levels = zip(uncovered.unbind(-1), self._widths, strict=True)
+        levels = zip(uncovered.unbind(2), self._widths, strict=True)
         return torch.stack(
             [blocks.gather(-1, self._block[..., :width]).sum(-1) for blocks, width in levels], -1
         )

@@ -75,7 +75,7 @@ def steps_by_twins(kind: dict[str, Any], changes: dict[str, Any]) -> dict[str, A
     }
 
 
-def small_pieces() -> dict[tuple[Any, str], int]:
+def small_pieces() -> dict[tuple[Any, str], Any]:
     """Launchers' sizes at which small problems take several chunks of keys and blocks, and pictures are pooled."""
     from routesparse.engine.decide import heatmap
     from routesparse.engine.record import masks
@@ -89,6 +89,7 @@ def small_pieces() -> dict[tuple[Any, str], int]:
         (recent_marginals, "RECENT_PROGRAMS"): 1,
         (level_maps, "SCORE_CHUNK"): 4,
         (level_maps, "SLASH_CHUNK"): 2,
+        (level_maps, "READERS_LAUNCH"): (2, 2, 4),
         (level_maps, "BANDS_OF_PROGRAM"): 2,
         (level_maps, "BANDS_COMPARED"): 4,
         (retained_mass, "BLOCKS_AT_ONCE"): 4,
@@ -155,6 +156,8 @@ def _steps(twin: dict[str, Any], by_table: bool, device: str) -> Tensors:
     found["a_shape"] = built["a_shape"].levels
     found["slash levels"] = built["vertical_slash"].levels
     found["columns"] = built["vertical_slash"].columns
+    for pattern in ("a_shape", "vertical_slash"):
+        found[f"readers of {pattern}"] = built[pattern].readers
     for pattern in ("block_sparse", "floor"):
         found[f"built {pattern}"] = built[pattern].levels
     budgets = torch.tensor([c.blocks for c in candidates if c.pattern == "block_sparse"], dtype=torch.int32)
@@ -354,6 +357,7 @@ def decide(kind: dict[str, Any], policy: str, device: str) -> Tensors:
         "density of the plan": pending.density.cpu(),
         "exact density of the plan": plan.head_density(),
         "keys": plan.to_mask(),
+        "pictures": torch.stack([torch.from_numpy(one.masks) for one in pending.heatmaps.read()]),
     }
     for name in ("mass", "recent_mass", "disagreement", "density", "kernel_us"):
         found[name] = torch.from_numpy(getattr(decision.scores, name))

@@ -122,12 +122,15 @@ def _build(context: Context, needs_probe: bool) -> dict[str, FamilyIndex]:
             from routesparse.engine.device.graphs import beside
 
             with beside(context.inputs.q.device, urgent=True) as joined:
-                index = family.build(context, context.budgets(family.name))
-                _ = index.ranked_columns  # kept: so that they are ranked in the branch
+                found[family.name] = _index(family, context)
             joins.append(joined)
         else:
-            index = family.build(context, context.budgets(family.name))
-        found[family.name] = index
+            found[family.name] = _index(family, context)
     for joined in joins:
         joined()
     return found
+
+
+def _index(family: Family, context: Context) -> FamilyIndex:
+    budgets = context.budgets(family.name)
+    return family.build(context, budgets).counted(len(budgets), context.geometry)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from routesparse.engine.method.family import Context, Family, FamilyIndex, Look
+from routesparse.kernels.families import NEVER
 
 if TYPE_CHECKING:
     from routesparse.engine.method.patterns import Candidate
@@ -35,11 +34,16 @@ def reads(context: Context, budget: Candidate, unit: tuple[int, int], i: int) ->
 
 def build(context: Context, budgets: Sequence[Candidate]) -> FamilyIndex:
     """A map [B, 1, M, N] for all heads."""
-    from routesparse.engine.device.constants import constant
-    from routesparse.kernels.level_maps import closed_levels
+    import torch
 
-    blocks = constant(np.array([c.blocks for c in budgets], dtype=np.int32), context.inputs.q.device)
-    return FamilyIndex(NAME, closed_levels(blocks, context.geometry))
+    from routesparse.kernels.causal_blocks import diagonal_blocks
+
+    forced, causal = context.forced_and_causal
+    n, (_, last) = torch.arange(causal.shape[-1], device=causal.device), diagonal_blocks(context.geometry)
+    levels = torch.full_like(causal, NEVER, dtype=torch.uint8)
+    for budget in reversed(budgets):
+        levels.masked_fill_(n > last - budget.blocks, budget.level)
+    return FamilyIndex(NAME, levels.masked_fill_(forced, 0).masked_fill_(~causal, NEVER))
 
 
 FAMILY = Family(

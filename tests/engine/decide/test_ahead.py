@@ -89,7 +89,7 @@ def test_two_lengths_of_a_kind_share_all_but_what_depends_on_the_power_of_two(fe
     new = names([each for key, each in second.items() if key not in first])
     # Longer segments are scored by fewer rows and clusters.
     scoring = {"block_features_kernel", "row_distances_kernel", "scored_rows_kernel", "block_score_kernel"}
-    assert new <= {"row_mass_kernel", "closed_levels_kernel", "picture_kernel"} | scoring
+    assert new <= {"row_mass_kernel", "picture_kernel"} | scoring
 
 
 def test_after_a_workers_start_hardly_any_length_wants_more() -> None:

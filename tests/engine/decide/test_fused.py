@@ -44,6 +44,7 @@ EXACT = (
     "picture",
     "a_shape",
     "slash levels",
+    "readers of",
     "plan",
     "mass tiles",
     "mass columns",

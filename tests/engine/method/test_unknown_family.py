@@ -11,9 +11,6 @@ from routesparse.engine.method import families
 from routesparse.engine.method.patterns import library
 from routesparse.engine.method.retained_mass import candidate_mass
 from routesparse.engine.method.row_plan import lower
-from routesparse.kernels import families as kernel_families
-from routesparse.kernels import lower_plan, pictures, retained_mass
-from routesparse.kernels.retained_mass import FamilyMaps
 
 
 @pytest.fixture
@@ -37,39 +34,11 @@ def choice_of(candidates, pattern):
     return np.full((1, 4), chosen)
 
 
-def test_the_kernels_know_the_registered_families_in_their_order():
-    assert families.names() == kernel_families.FAMILIES
-
-
-@pytest.mark.parametrize(
-    ("names", "told"),
-    [
-        (
-            (*kernel_families.FAMILIES, "fifth"),
-            r"do not know pattern 'fifth', only a_shape, .*floor; add it to",
-        ),
-        (kernel_families.FAMILIES[::-1], r"do not know floor, .* alone or in this order, only a_shape"),
-        (("a_shape",), r"do not know a_shape alone or in this order"),
-    ],
-    ids=["a fifth", "another order", "one alone"],
-)
-def test_the_kernels_path_refuses_families_that_it_would_take_for_others(names, told):
-    """lower_kernel's last branch would read the floor's map for them."""
-    maps = FamilyMaps(names, (), None, None)
-    with pytest.raises(ValueError, match=told):
-        lower_plan.launch.lower_levels(None, None, maps, None, key_start=None, softcap=None, sinks=None)
-    with pytest.raises(ValueError, match=told):
-        retained_mass.launch.retained_mass(None, None, None, maps, None, None, scale=1.0, softcap=None)
-    sizes = dict.fromkeys(("position", "block_q", "block_k", "pool", "mask_pool", "last"), 1)
-    with pytest.raises(ValueError, match=told):
-        pictures.launch.pictures(None, None, None, maps, **sizes)
-
-
 def test_a_family_that_is_not_registered_is_refused(case):
     inputs, segment, probe, candidates, indices = case
     candidates, indices = with_fifth(candidates, indices)
     choice = choice_of(candidates, "fifth")
-    told = r"pattern 'fifth' is not registered, only a_shape, .*floor; add its family"
+    told = rf"pattern 'fifth' is not registered, only {', '.join(families.names())}; add its family"
     with pytest.raises(PatternError, match=told):
         candidate_mass(inputs, segment, probe, indices, candidates)
     with pytest.raises(PatternError, match=told):
@@ -81,7 +50,7 @@ def test_a_family_that_is_not_registered_is_refused(case):
 def test_a_candidate_without_an_index_is_not_scored_or_run_as_dense(case):
     inputs, segment, probe, candidates, indices = case
     without = {name: index for name, index in indices.items() if name != "block_sparse"}
-    told = r"pattern 'block_sparse' has no index among a_shape, floor, vertical_slash; build one"
+    told = rf"pattern 'block_sparse' has no index among {', '.join(sorted(without))}; build one"
     with pytest.raises(PatternError, match=told):
         candidate_mass(inputs, segment, probe, without, candidates)
     with pytest.raises(PatternError, match=told):
