@@ -28,7 +28,7 @@ from routesparse.engine.config import RouterConfig, renamed
 from routesparse.engine.errors import CalibrationError, shortened
 from routesparse.engine.method import policy
 from routesparse.engine.method.latency import LatencyProfile
-from routesparse.engine.method.patterns import library_hash
+from routesparse.engine.method.patterns import library_hash, stamped_families
 from routesparse.engine.method.predictor import ErrorPredictor
 
 SCHEMA = 2
@@ -141,6 +141,11 @@ class Calibration:
                 return math.inf if delta is None else delta
         return math.inf
 
+    def covers(self, pattern: str) -> bool:
+        """Whether delta_q was measured where units could choose this pattern: not for a family registered later."""
+        known = stamped_families(self.library_hash)
+        return known is None or pattern in known
+
     def check(
         self,
         model_revision: str,
@@ -169,7 +174,7 @@ class Calibration:
                 f"calibration {self.name!r} was made for model {self.model!r} revision {self.model_revision}, "
                 f"this model has revision {model_revision}; pass a calibration of this model, or none"
             )
-        if self.library_hash != library_hash():
+        if stamped_families(self.library_hash) is None:
             return (
                 f"calibration {self.name!r} was made with pattern library {self.library_hash}, this version has "
                 f"{library_hash()}; calibrate again, or pass none"

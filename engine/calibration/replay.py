@@ -32,8 +32,9 @@ def replay(
 ) -> pd.DataFrame:
     """The choices of the calibration's policy without a time limit: one row per unit, columns as in the store.
 
-    candidates: rows of compare_queries.candidates_of_run. ``conformal_lower_mass`` is NaN where delta is infinite and
-    for dense units; what only a run can measure (``lower_mass``, ``fallback``, ``audited_*``) is NULL.
+    candidates: rows of compare_queries.candidates_of_run. ``conformal_lower_mass`` is NaN where delta is infinite, for
+    dense units and for families that the calibration does not know; what only a run can measure (``lower_mass``,
+    ``fallback``, ``audited_*``) is NULL.
     Errors: InputError where the run recorded no candidates, or not the same ones for every unit; NoPriceError.
     """
     width = candidates["candidate"].nunique()
@@ -54,13 +55,13 @@ def replay(
     rows = candidates.iloc[np.arange(shape[0]) * width + choice].reset_index(drop=True)
     chosen = g[np.arange(shape[0]), choice]
     delta = calibration.delta(tokens, confidence)
-    sparse = rows["pattern"] != "dense"
+    covered = (rows["pattern"] != "dense") & rows["pattern"].map(calibration.covers)
     claim = conformal_lower_mass(chosen, delta) if math.isfinite(delta) else np.full(len(rows), np.nan)
     return rows[[*UNIT, "candidate", "pattern", "budget", "density", "disagreement", "kernel_us"]].assign(
         run_id=calibration.name,
         gate_statistic=chosen,
         risk=risk(chosen, rows["disagreement"].to_numpy(float), calibration.alpha),
-        conformal_lower_mass=np.where(sparse, claim, np.nan),
+        conformal_lower_mass=np.where(covered, claim, np.nan),
         lower_mass=np.nan,
         fallback=None,
         audited_mass=np.nan,

@@ -24,7 +24,7 @@ from routesparse.engine.calibration.checks import check_stamp
 from routesparse.engine.config import PRICES, RouterConfig
 from routesparse.engine.errors import CalibrationError, shortened
 from routesparse.engine.fields import FieldError
-from routesparse.engine.method.patterns import library_hash
+from routesparse.engine.method.patterns import library_hash, stamped_families
 
 KIND, SCHEMA = "tuned price", 1
 FOLDER = "tuned"  # below each folder of calibrations
@@ -164,7 +164,7 @@ class TunedPrice:
                 f"{self.name!r} was tuned for model {self.model!r} revision {self.model_revision}, this model has "
                 f"revision {model_revision}; tune a price for it, or pass --price"
             )
-        if self.library_hash != library_hash():
+        if stamped_families(self.library_hash) is None:
             return (
                 f"{self.name!r} was tuned with pattern library {self.library_hash}, this version has "
                 f"{library_hash()}; tune again, or pass --price"

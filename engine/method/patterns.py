@@ -10,6 +10,7 @@ sum_i c_i with c_i the causal blocks of query block i. The densities run from 2 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -79,9 +80,27 @@ def priced_candidate(candidates: Sequence[Candidate]) -> int:
     )
 
 
-def library_hash() -> str:
-    """Stamp of the rule that makes the library; calibrations made with another rule are refused."""
-    stamps = [family.stamp for family in families.registered()]
+def library_hash(known: Sequence[Family] | None = None) -> str:
+    """Stamp of the rule that makes the library of these families, all registered ones by default; calibrations made
+    with another rule are refused."""
+    stamps = [family.stamp for family in (families.registered() if known is None else known)]
     # All grids, then all other constants: the order in which calibrations have been stamped from the beginning.
     rule = (LIBRARY_VERSION, *(s[0] for s in stamps), *(value for s in stamps for value in s[1:]))
     return hashlib.sha256(json.dumps(rule).encode()).hexdigest()[:16]
+
+
+def stamped_families(stamp: str) -> frozenset[Pattern] | None:
+    """The registered families that a ``library_hash`` is of; None where one of its families is missing or has changed.
+
+    A calibration stays valid where a family is registered beside those that it knows; of that one it says nothing.
+    """
+    return _stamped(stamp, families.registered())
+
+
+@lru_cache(maxsize=64)
+def _stamped(stamp: str, known: tuple[Family, ...]) -> frozenset[Pattern] | None:
+    for size in range(len(known), 0, -1):
+        for some in itertools.combinations(known, size):
+            if library_hash(some) == stamp:
+                return frozenset(family.name for family in some)
+    return None

@@ -111,7 +111,8 @@ def _choice(settings: RunSettings, run_id: str, decision: Decision, unit: int, t
     rows = decision.certificate_mass[unit, :, place]
     conformal = None
     delta = _finite_delta(settings, tokens)
-    if delta is not None and sparse:
+    calibration, pattern = settings.calibration, decision.candidates[place].pattern
+    if delta is not None and sparse and calibration is not None and calibration.covers(pattern):
         conformal = float(conformal_lower_mass(scores.gate_statistic[unit, place], delta))
     return HeadChoiceRow(
         **_candidate(run_id, decision, unit, place),
@@ -332,15 +333,17 @@ def _probe(run_id: str, decision: Decision, unit: int, picture: Heatmap) -> Prob
 def _reduction(prompt: PromptTrace, most: int) -> tuple[int, int]:
     """(row step, column factor) by which the run's heatmaps shrink so that they stay within ``most`` bytes."""
     pictures = [picture for p in prompt.passes for unit in p.heatmaps for picture in unit]
-    shapes = Counter((*picture.mass.shape, picture.mask_pool // picture.pool) for picture in pictures)
+    shapes = Counter((*one.mass.shape, one.mask_pool // one.pool, len(one.masks)) for one in pictures)
 
     def size(row_step: int, factor: int) -> int:
-        """Of mass and masks together, two bytes a cell in both."""
+        """Of mass, two bytes a cell, and masks, a byte for two families, together."""
         return sum(
-            count * 2 * -(-rows // row_step) * (-(-columns // factor) + -(-columns // max(factor, finest)))
-            for (rows, columns, finest), count in shapes.items()
+            count
+            * -(-rows // row_step)
+            * (2 * -(-columns // factor) + pairs * -(-columns // max(factor, finest)))
+            for (rows, columns, finest, pairs), count in shapes.items()
         )
 
     row_step = min(MOST_ROW_STEP, max(1, math.isqrt(size(1, 1) // most)))
-    widest = max((columns for _, columns, _ in shapes), default=1)
+    widest = max((columns for _, columns, *_ in shapes), default=1)
     return row_step, next((f for f in range(1, widest) if size(row_step, f) <= most), widest)

@@ -10,7 +10,7 @@ import pandas as pd
 
 from routesparse.app.ui import facts, numbers, tables
 from routesparse.engine.calibration.artifact import Calibration
-from routesparse.engine.method.patterns import library_hash
+from routesparse.engine.method.patterns import stamped_families
 
 QUANTILES = ("0.9", "0.95", "0.99")
 _NO_PRICE = "Runs with the policy priced do not use it: there the price decides."
@@ -140,7 +140,7 @@ def facts_html(one: Calibration) -> str:
             ),
             (
                 "pattern library",
-                "as in this version" if one.library_hash == library_hash() else "another: runs refuse it",
+                "as in this version" if stamped_families(one.library_hash) else "another: runs refuse it",
             ),
             ("made", str(one.provenance.get("created_at", numbers.NOT_MEASURED))[:16].replace("T", " ")),
         ]
