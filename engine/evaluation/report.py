@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import textwrap
 
 from routesparse.engine import paths
 from routesparse.engine.evaluation import (
@@ -40,13 +41,17 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def three_numbers() -> list[str]:
-    """One line each for the CPU, the GPU and the certificate, each with what it does not say."""
+    """Wrapped lines of three list items: the CPU, the GPU and the certificate, each with what it does not say."""
     return [
-        "| number | what it is | what it is not |",
-        "|---|---|---|",
-        "| " + " | ".join(_cpu()) + " |",
-        "| " + " | ".join(report_gpu.headline()) + " |",
-        "| " + " | ".join(_certificate()) + " |",
+        line
+        for number, says, says_not in (_cpu(), report_gpu.headline(), _certificate())
+        for line in textwrap.wrap(
+            f"- {number}: {says} {says_not}",
+            width=150,
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
     ]
 
 
@@ -59,8 +64,8 @@ def _cpu() -> tuple[str, str, str]:
         f"**{min(ratios):.2f} to {max(ratios):.2f}x**",
         f"dense / routed prefill of {tokens:,} tokens, bundled model, {result['threads']} threads of an "
         f"{result['device']}, policy {report_cpu.policy(result)}; "
-        f"{100 * min(kept):.0f} to {100 * max(kept):.0f} % of the causal area is kept ([CPU](data/results/CPU.md))",
-        "Not a claim about large models: this one has 15.7M parameters. Shorter prompts gain less; below the length "
+        f"{100 * min(kept):.0f} to {100 * max(kept):.0f} % of the causal area is kept ([CPU](data/results/CPU.md)).",
+        "*Not* a claim about large models: this one has 15.7M parameters. Shorter prompts gain less; below the length "
         f"at which routing is predicted to pay, {report_cpu.shipped_break_even():,} tokens, they run dense.",
     )
 
@@ -72,8 +77,8 @@ def _certificate() -> tuple[str, str, str]:
         return (
             f"**{wrong} of {layers:,}**",
             "certificates of layers that promised more mass than exact attention then showed; of heads, "
-            f"{wrong_heads} of {heads:,}. At 95 % confidence 5 % may be wrong ([TRUST](data/results/TRUST.md))",
-            "Not a promise about answers. A layer's certificate is about the mean over its heads and query rows: a "
+            f"{wrong_heads} of {heads:,}. At 95 % confidence 5 % may be wrong ([TRUST](data/results/TRUST.md)).",
+            "*Not* a promise about answers. A layer's certificate is about the mean over its heads and query rows: a "
             "single head or row may lose more. On these windows no bound was so low that a layer or a head had to be "
             "given more.",
         )
@@ -82,8 +87,8 @@ def _certificate() -> tuple[str, str, str]:
         f"**{above} of {tests:,}**",
         f"certificates that promised more mass than exact attention then showed; {allowed:.0f} could have, and the "
         "confidence of 95 % would still hold "
-        "([TRUST](data/results/TRUST.md))",
-        "Not a promise about answers. A certificate covers one head of one layer, given the Q, K and V that reached "
+        "([TRUST](data/results/TRUST.md)).",
+        "*Not* a promise about answers. A certificate covers one head of one layer, given the Q, K and V that reached "
         "that layer, and the mean over query rows: a single row may lose more.",
     )
 

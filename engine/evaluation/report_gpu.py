@@ -23,8 +23,8 @@ def headline() -> tuple[str, str, str]:
         f"**{min(ratios):.2f} to {max(ratios):.2f}x**",
         f"dense / routed prefill of {' and '.join(f'{n:,}' for n in lengths)} tokens, bundled model, one "
         f"{read('gpu_demo.json')['device']}, bfloat16; {_routed_densities()} is kept "
-        "([GPU](data/results/GPU.md))",
-        f"Not the speed-up of an 8B model. At that shape, random weights and this model's plans "
+        "([GPU](data/results/GPU.md)).",
+        f"*Not* the speed-up of an 8B model. At that shape, random weights and this model's plans "
         f"({100 * recorded['density']:.0f} %) were {recorded['speedup_over_cudnn']:.2f} times as fast as cuDNN's dense "
         "prefill at 131,072 tokens, deciding included. This model was trained to 65,536 tokens.",
     )

@@ -49,8 +49,8 @@ def kernel() -> list[str]:
     lines += [
         "",
         "What a row (128 queries) costs beside its blocks, by a line through 5, 10 and 20 %: the time of "
-        f"{_row_costs(rows)}. The docstring of `kernels/attention/hopper_kernel.py` says why, and CHANGELOG.md what "
-        "was tried against it.",
+        f"{_row_costs(rows)}. The docstring of `kernels/attention/hopper_kernel.py` says why, and "
+        "[a note](notes/hopper_kernel.md) what was tried against it.",
         "",
         "**Ablations** at 131,072 tokens and 10 %. Loads: by pointer, by TMA descriptor, by a producer warp group. "
         "Launches: every head in one, four groups, one a head. Predicted: times of mixed plans by FLOPs at the dense "

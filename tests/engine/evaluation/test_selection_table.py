@@ -103,7 +103,8 @@ def test_a_group_of_which_one_task_was_run_names_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rows", "page"), [("related_tuned_h200.jsonl", "RELATED_GPU.md"), ("related_cpu.jsonl", "RELATED.md")]
+    ("rows", "page"),
+    [("related_tuned_h200.jsonl", "RELATED_GPU.md"), ("related_cpu.jsonl", "notes/related_cpu.md")],
 )
 def test_every_task_of_a_file_has_a_section_on_its_page(rows, page):
     results = paths.DATA / "results"

@@ -158,7 +158,7 @@ def test_every_shipped_price_has_its_rows_and_says_what_it_promises():
     assert tuned.load("code-agreement").says.startswith(said)
 
 
-@pytest.mark.parametrize(("kind", "name"), [("", "TUNE.md"), ("answers_", "TUNE_ANSWERS.md")])
+@pytest.mark.parametrize(("kind", "name"), [("", "TUNE.md"), ("answers_", "notes/tune_answers.md")])
 def test_the_shipped_prices_and_page_are_what_the_shipped_rows_say(kind, name):
     """The page is written by the command that it names, prices are chosen again, the weights are today's."""
     results = paths.DATA / "results"
