@@ -55,7 +55,6 @@ MAY_NAME_FAMILIES = (
     "engine/method/families/",
     "engine/baselines/",
     "engine/evaluation/",
-    "kernels/families.py",
     "app/screens/home/pattern_icons.py",  # pictures of those that have one; a family without is shown by its letter
 )
 

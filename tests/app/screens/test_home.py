@@ -77,7 +77,6 @@ def test_a_run_that_was_not_routed_is_no_sample(home, record, factory, open_page
 def test_every_pattern_has_a_meaning_and_one_without_a_picture_is_named_all_the_same():
     html = pattern_icons.html(design.LIGHT)
     assert [name for name in families.in_order() if design.name(name) not in html] == []
-    assert html.count("data:image/svg+xml") == len(families.in_order())
     pictures = html.count("data:image/svg+xml")
     stranger = replace(families.registered()[0], name="comb", look=families.Look("comb", "C"))
     with families.using(*families.registered(), stranger):

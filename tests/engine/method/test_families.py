@@ -88,6 +88,16 @@ def test_every_index_is_its_familys_definition(oracle, inputs, family):
     assert len(np.unique(found)) > 2, "the budgets differ, so the comparison can fail"
 
 
+@pytest.mark.parametrize("family", families.registered(), ids=lambda family: family.name)
+def test_a_dearer_budget_reads_all_that_a_cheaper_one_reads(oracle, inputs, family):
+    segment, _, probe, candidates, _ = oracle.step_one_and_two(inputs)
+    context = families.Context(inputs, segment, candidates, probe)
+    unit = (inputs.q.shape[0] - 1, 1)
+    for i in range(segment.query_blocks):
+        read = [set(family.reads(context, budget, unit, i)) for budget in context.budgets(family.name)]
+        assert all(small <= large for small, large in itertools.pairwise(read))
+
+
 def test_a_window_ends_at_the_last_block_that_the_query_block_meets(oracle, inputs):
     """The definition of a_shape, against a loop over rows."""
     segment, _, _, candidates, _ = oracle.step_one_and_two(inputs)

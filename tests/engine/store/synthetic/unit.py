@@ -10,7 +10,7 @@ from routesparse.engine.rows import CandidateScoreRow, FallbackEventRow, HeadCho
 
 def decide_unit(key, taste, hardness, body, segment, is_last, random):
     """Scores, the choice of policy "certified" and its fallbacks for one unit."""
-    families = ("a_shape", "vertical_slash", "block_sparse", "floor")
+    families = list(dict.fromkeys(pattern for pattern, *_ in LIBRARY))
     difficulty = float(np.clip(random.normal(hardness, 0.25), 0.02, 1.1))
     masses, recents, costs = [], [], []
     for pattern, _, density in LIBRARY:
