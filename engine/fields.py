@@ -6,42 +6,23 @@ not what it wants. JSON's true is no number, 1.0 is no whole number, NaN and Inf
 
 from __future__ import annotations
 
-import json
-import math
-import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-from routesparse.engine import plain_files
+from routesparse.engine.schema import (
+    LARGEST,
+    LARGEST_WHOLE,
+    LONGEST_LINE,
+    POSITIVE,
+    FieldError,
+    MissingFieldError,
+    no_field_twice,
+    read_json,
+)
+
+__all__ = ["POSITIVE", "no_field_twice", "read_json"]
 
 Check = Callable[[Any, str], None]
-
-LARGEST = sys.float_info.max
-LARGEST_WHOLE = 2**53  # a JSON reader may hold numbers as float64
-POSITIVE = math.nextafter(0.0, 1.0)
-SHOWN_CHARACTERS = 60
-LONGEST_LINE = 1_000
-
-
-class FieldError(ValueError):
-    """Which field holds which value, and what it must be instead."""
-
-    def __init__(self, field: str, value: Any, wanted: str) -> None:
-        try:
-            shown = json.dumps(value)
-        except RecursionError:
-            shown = "nested too deeply"
-        if len(shown) > SHOWN_CHARACTERS:
-            shown = f"{shown[:SHOWN_CHARACTERS]}..."
-        super().__init__(f"{field} is {shown}, it must be {wanted}")
-
-
-class MissingFieldError(FieldError):
-    """Which field is not there."""
-
-    def __init__(self, field: str) -> None:
-        ValueError.__init__(self, f"{field} is missing")
 
 
 def number(low: float = -LARGEST, high: float = LARGEST, wanted: str = "a finite number") -> Check:
@@ -175,22 +156,3 @@ def token_range(values: Any, field: str) -> None:
         raise FieldError(
             f"{field}.max_tokens", values["max_tokens"], f"at least min_tokens, {values['min_tokens']}"
         )
-
-
-def read_json(path: Path, most_bytes: int) -> Any:
-    """The value of a JSON file of others. Errors: OSError, ValueError for what is no JSON or names a field twice."""
-    content = plain_files.read_bounded(path, most_bytes)
-    try:
-        return json.loads(content.decode("utf-8"), object_pairs_hook=no_field_twice)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-
-
-def no_field_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """For json.loads(object_pairs_hook=...), which would keep the last of two values without a word."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the field {twice!r} stands twice in one object")
-    return found
