@@ -234,22 +234,22 @@ def _told(schema: CoreSchema, wanted: str) -> CoreSchema:
 def _validator(kind: Any) -> SchemaValidator:
     from pydantic import TypeAdapter
 
-    return _made(TypeAdapter(kind).core_schema)
+    return _made(TypeAdapter(kind).core_schema, from_json=True)
 
 
 @cache
 def _fields_validator(kind: Any) -> SchemaValidator:
     from pydantic import TypeAdapter
-    from pydantic_core import core_schema
 
-    hints = typing.get_type_hints(kind, include_extras=True)
-    schemas = {field.name: TypeAdapter(hints[field.name]).core_schema for field in dataclasses.fields(kind)}
-    fields = {name: core_schema.typed_dict_field(schema) for name, schema in schemas.items()}
-    return _made(core_schema.typed_dict_schema(fields))
+    # The dataclass's own schema would make it, and so ask __post_init__ again; within it stands that of its fields.
+    return _made(TypeAdapter(kind).core_schema["schema"], from_json=False)
 
 
-def _made(schema: CoreSchema) -> SchemaValidator:
-    """A validator that converts no leaf, refuses unknown fields, and stops at a list's first wrong entry."""
+def _made(schema: CoreSchema, from_json: bool) -> SchemaValidator:
+    """A validator that refuses unknown fields, stops at a list's first wrong entry, and converts nothing.
+
+    from_json: it makes a tuple of a list, and a dataclass of an object.
+    """
     from pydantic_core import CoreConfig, SchemaValidator
 
     def strict(node: Any) -> Any:
@@ -258,7 +258,13 @@ def _made(schema: CoreSchema) -> SchemaValidator:
         if not isinstance(node, dict):
             return node
         node = {name: strict(part) for name, part in node.items()}
-        if node.get("type") in ("int", "float", "bool", "str"):
+        if node.get("type") in (
+            "int",
+            "float",
+            "bool",
+            "str",
+            *(() if from_json else ("tuple", "dataclass")),
+        ):
             node["strict"] = True
         if node.get("type") in ("list", "tuple"):
             node["fail_fast"] = True
@@ -297,6 +303,8 @@ def _as_field_error(place: str, found: Any) -> ValueError:
             return FieldError(_joined(place, inner.field), inner.value, inner.wanted)
         return ValueError(f"{place}: {inner}" if place else str(inner))
     wanted = _WANTED.get(kind, found["msg"])
+    if kind == "literal_error":
+        context = {"expected": context["expected"].replace("'", "").replace(" or ", ", ")}
     return FieldError(place, found["input"], wanted.format(**context))
 
 
@@ -308,10 +316,11 @@ _WANTED = {
     "tuple_type": "a list",
     "dict_type": "an object",
     "dataclass_type": "an object",
+    "dataclass_exact_type": "a {class_name}",
     "extra_forbidden": "left out; nothing of that name is known",
     "unexpected_keyword_argument": "left out; nothing of that name is known",
     "none_required": "null",
-    "literal_error": "{expected}",
+    "literal_error": "one of {expected}",
     "too_short": "a list of at least {min_length}",
     "too_long": "a list of at most {max_length}",
 }

@@ -251,7 +251,7 @@ def test_a_job_that_names_a_tuned_price_runs_at_it(run, model, home, texts):
         (("--target", "answer=0.05"), "is about gold answers, and these are texts"),
         (("--confidence", 1), "confidence 1 must lie in"),
         (("--prices", "a"), "prices 'a' are no numbers"),
-        (("--prices", "0"), "price 0 must lie in"),
+        (("--prices", "0"), "price is 0.0, it must be a number"),
         (("--tokens", 5_000), "longer than the model reads"),
         (("--windows", 1), "use at least 2 windows"),
         (("--name", "a/b"), "'a/b' is no name"),
