@@ -26,11 +26,13 @@ from streamlit.web.server.server_util import is_allowed_origin
 from streamlit.web.server.starlette import starlette_websocket
 
 from routesparse.app.shell import guard
+from routesparse.engine.terminal import escaped
 
 MAIN = Path(__file__).with_name("main.py")
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
+@escaped()
 def main(arguments: Sequence[str]) -> int:
     """Serve until stopped; the exit code."""
     # Runs hold prompts: what is written is for this user only.

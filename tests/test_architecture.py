@@ -81,6 +81,7 @@ GROUND = {
         "rows",
         "seeds",
         "shared_folder",
+        "terminal",
         "verdict",
     },
 }

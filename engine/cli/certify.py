@@ -127,6 +127,7 @@ def certify(
         loaded.model,
         plan=plan.of_layer,
         plan_name=plan.name,
+        plan_note=plan.note(loaded.layers, loaded.heads),
         rows=rows,
         rows_at=labels,
         confidence=confidence,
@@ -194,6 +195,17 @@ class _Plan:
         self.config: RouterConfig | None = None  # of our router, once it serves
         # A router knows the row plan of the layer that it has just served.
         self.of_layer = None if router is None else lambda layer: router.plan
+
+    def note(self, layers: int, heads: int) -> str | None:
+        """How many of the model's heads a file of head patterns leaves out. Errors: ConfigError."""
+        rule = getattr(self._router, "rule", None)
+        filled = rule.filled(layers, heads) if hasattr(rule, "filled") else 0
+        if not filled:
+            return None
+        return (
+            f"{self.name} names {layers * heads - filled} of {layers * heads} heads; the other {filled} read the "
+            f"default, {rule.default.columns:,} columns and {rule.default.slashes:,} slashes"
+        )
 
     @contextmanager
     def serving(self, model: Any) -> Iterator[None]:
@@ -291,17 +303,15 @@ def _print(found: Certified) -> None:
         table.add_row(*cells)
     console.print(table)
     if found.run.output.beyond_rounding:
-        console.print(
-            "worst heads: " + "; ".join(_head(claims) for claims in found.worst_heads()), markup=False
-        )
+        console.print("worst heads: " + "; ".join(_head(claims) for claims in found.worst_heads()))
     for line in found.verdict.findings:
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
     if found.verdict.level != "exact" and not found.named:
         console.print(
             "random rows say little of one answer: --rows-of 'its question' or --rows-at last:64 scores rows you name"
         )
     subject = f"attention {found.name!r}" + (f" by {found.plan}" if planned else "")
-    console.print(f"{subject}: {found.verdict.level}: {found.verdict.sentence}", markup=False, soft_wrap=True)
+    console.print(f"{subject}: {found.verdict.level}: {found.verdict.sentence}", soft_wrap=True)
 
 
 def _head(claims: Any) -> str:

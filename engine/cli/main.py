@@ -32,8 +32,8 @@ from routesparse.engine.cli import profile as cli_profile
 from routesparse.engine.cli import score as cli_score
 from routesparse.engine.cli import tune as cli_tune
 from routesparse.engine.cli import worker as cli_worker
-from routesparse.engine.cli.output import printable
 from routesparse.engine.errors import InputError, RouteSparseError, is_out_of_memory, shortened
+from routesparse.engine.terminal import escaped
 
 app = typer.Typer(
     name="routesparse",
@@ -79,6 +79,7 @@ def _global_options(
     """Options of every command; ``main`` takes --debug out before they are parsed."""
 
 
+@escaped()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; the console script passes it to the shell."""
     # Runs hold prompts: what is written is for this user only.
@@ -151,7 +152,7 @@ def _usage(error: Exception) -> int:
 def _fail(message: str, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exc()
-    print(f"error: {printable(' '.join(message.split()))}", file=sys.stderr)
+    print("error:", " ".join(message.split()), file=sys.stderr)
     return code
 
 

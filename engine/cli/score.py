@@ -30,6 +30,6 @@ def score(
         print_json({"suite": suite, "task": task, "n": found.n, "score": found.score})
         return
     console = out_console()
-    console.print(f"{suite} {task}: {found.score} (n {found.n})", markup=False)
+    console.print(f"{suite} {task}: {found.score} (n {found.n})")
     for name, value in found.parts.items():
-        console.print(f"  {name}: {value}", markup=False)
+        console.print(f"  {name}: {value}")

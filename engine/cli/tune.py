@@ -294,7 +294,7 @@ def _print(made: TunedPrice, path: Path) -> None:
         )
     for part in made.parts:
         console.print(counted(part, made.units))
-    console.print(f"{made.says}\n{path}", markup=False, soft_wrap=True)
+    console.print(f"{made.says}\n{path}", soft_wrap=True)
 
 
 def counted(part: Part, units: str) -> str:
