@@ -30,8 +30,8 @@ def harmless(text):
 def test_runs_lists_what_a_bundle_says_and_what_its_folder_is_called(run, home, factory):
     """Every text of the row, printed as it stands: no markup, no emoji, nothing that a terminal obeys."""
     record = factory.make_record("5a11a11a11a1", layers=1, heads=1, segments=1, tokens=1024, probe_columns=8)
-    names = dict.fromkeys(("policy", "model", "prompt_name"), "[/x]")
-    write_bundle(RunRecord(run=replace(record.run, **names)), paths.spool())
+    for name, values in {"a": {"policy": "[/x]"}, "b": {"model": "[/x]", "prompt_name": "[/x]"}}.items():
+        write_bundle(RunRecord(run=replace(record.run, run_id=name, **values)), paths.spool())
     (paths.spool() / "\x1b[2J\u202egnp").mkdir()
     code, out, err = run("runs")
     assert code == 0 and harmless(out).count("[/x]") == 3 and "gnp" in out
