@@ -18,15 +18,14 @@ pydantic does the work and is loaded with the first check.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import sys
-import typing
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from functools import cache
+from collections.abc import Callable, Iterable, Sequence
 from math import isfinite, nextafter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, overload
 
 from routesparse.engine import plain_files
 
@@ -99,7 +98,7 @@ class Number:
 class Holds:
     """A value for which ``test`` is true; ``wanted`` says it in words. The annotated type is checked first."""
 
-    test: Callable[[Any], bool]
+    test: Callable[[Any], object]
     wanted: str
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
@@ -129,34 +128,17 @@ class Like:
         return core_schema.no_info_wrap_validator_function(check, handler.generate_schema(self.kind))
 
 
-@dataclasses.dataclass(frozen=True)
-class Checked:
-    """A value that this function lets through; it raises FieldError for a field within it, or ValueError."""
+def in_file(more: bool = False, **names: Any) -> Callable[[type[Kind]], type[Kind]]:
+    """For a dataclass that is not written field by field. more: fields that it lacks are left out, not refused.
 
-    check: Callable[[Any], object]
+    names: what files call a field; ("a", "b") is the field b of the object a, a list of these the first that is there.
+    """
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
-        from pydantic_core import core_schema
+    def mark(kind: type[Kind]) -> type[Kind]:
+        _IN_FILES[kind] = more, names
+        return kind
 
-        def check(value: Any) -> Any:
-            self.check(value)
-            return value
-
-        return core_schema.no_info_after_validator_function(check, handler(source))
-
-
-def check_plain(value: Any, field: str = "") -> None:
-    """Anything that JSON can say, without NaN and Infinity. Errors: FieldError."""
-    if isinstance(value, Mapping):
-        for name, entry in value.items():
-            check_plain(entry, _joined(field, name))
-    elif isinstance(value, list | tuple):
-        for place, entry in enumerate(value):
-            check_plain(entry, _joined(field, place))
-    elif not (value is None or isinstance(value, str | int)) and not (
-        isinstance(value, float) and isfinite(value)
-    ):
-        raise FieldError(field, value, "a text, a finite number, true, false or null")
+    return mark
 
 
 def _is_line(value: str) -> bool:
@@ -170,31 +152,49 @@ Count = Annotated[int, Whole()]
 Positive = Annotated[int, Whole(1)]
 Real = Annotated[float, Number()]
 Share = Annotated[float, Number(0.0, 1.0)]
-Plain = Annotated[Any, Checked(check_plain)]
-Object = Annotated[dict[str, Any], Checked(check_plain)]
+Object = dict[str, Any]
+FILLED = Holds(len, "a list of at least 1")
+
+_IN_FILES: dict[type, tuple[bool, dict[str, Any]]] = {}
 
 
-def checked(kind: type[Kind], value: Any, field: str = "") -> Kind:
+@overload
+def checked(kind: type[Kind], value: Any, field: str = "") -> Kind: ...
+@overload
+def checked(kind: Any, value: Any, field: str = "") -> Any: ...
+def checked(kind: Any, value: Any, field: str = "") -> Any:
     """The value as this kind, a dataclass or another type. field: its name; "" for a whole file. Errors: FieldError."""
-    return typing.cast(Kind, _validated(_validator(typing.cast(Hashable, kind)), value, field))
+    return _validated(_validator(kind), value, field)
 
 
 def check_fields(one: Any) -> None:
     """Hold a dataclass's fields to their annotations, for its ``__post_init__``; cheap. Errors: FieldError."""
-    _validated(_fields_validator(typing.cast(Hashable, type(one))), vars(one), "")
+    kind: Any = type(one)
+    _validated(_fields_validator(kind), vars(one), "")
 
 
 def read_json(path: Path, most_bytes: int) -> Any:
-    """The value of a JSON file of others. Errors: OSError, ValueError for what is no JSON or names a field twice."""
+    """The value of a JSON file of others. Errors: OSError, and those of ``from_json``."""
     return from_json(plain_files.read_bounded(path, most_bytes).decode("utf-8"))
 
 
 def from_json(text: str) -> Any:
-    """The value of JSON text of others. Errors: ValueError for what is no JSON or names a field twice."""
+    """The value of JSON text of others. Errors: ValueError for what is no JSON, a field twice, NaN or infinity."""
     try:
-        return json.loads(text, object_pairs_hook=no_field_twice)
+        value = json.loads(text, object_pairs_hook=no_field_twice)
+        _check_finite(value, ())
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    return value
+
+
+def schema_of(values: Any) -> int:
+    """Take the number of a file's schema out of its values. Errors: FieldError."""
+    if not isinstance(values, dict):
+        raise FieldError("", values, "an object")
+    if "schema" not in values:
+        raise MissingFieldError("schema")
+    return int(checked(Count, values.pop("schema"), "schema"))
 
 
 def ascending(values: Iterable[float], field: str, strictly: bool = True) -> None:
@@ -203,6 +203,18 @@ def ascending(values: Iterable[float], field: str, strictly: bool = True) -> Non
         if here < before or (strictly and here == before):
             wanted = f"larger than {before}, the one before it" if strictly else f"at least {before}"
             raise FieldError(_joined(field, place), here, wanted)
+
+
+def check_length(values: Sequence[Any], count: int, field: str) -> None:
+    """Errors: FieldError for a list of another length."""
+    if len(values) != count:
+        raise FieldError(field, values, f"a list of {count}")
+
+
+def check_tokens(found: Any, field: str) -> None:
+    """min_tokens <= max_tokens of what has both. Errors: FieldError."""
+    if found.max_tokens < found.min_tokens:
+        raise FieldError(f"{field}.max_tokens", found.max_tokens, f"at least min_tokens, {found.min_tokens}")
 
 
 def shown(value: Any) -> str:
@@ -230,14 +242,14 @@ def _told(schema: CoreSchema, wanted: str) -> CoreSchema:
     return core_schema.custom_error_schema(schema, "wanted", custom_error_message=wanted)
 
 
-@cache
+@functools.cache
 def _validator(kind: Any) -> SchemaValidator:
     from pydantic import TypeAdapter
 
     return _made(TypeAdapter(kind).core_schema, from_json=True)
 
 
-@cache
+@functools.cache
 def _fields_validator(kind: Any) -> SchemaValidator:
     from pydantic import TypeAdapter
 
@@ -268,12 +280,35 @@ def _made(schema: CoreSchema, from_json: bool) -> SchemaValidator:
             node["strict"] = True
         if node.get("type") in ("list", "tuple"):
             node["fail_fast"] = True
-        if node.get("type") == "dataclass-args":
-            node["extra_behavior"] = "forbid"
+        if node.get("type") == "dataclass":
+            more, names = _IN_FILES.get(node["cls"], (False, {}))
+            node["schema"]["extra_behavior"] = "ignore" if more else "forbid"
+            for field in node["schema"]["fields"]:
+                if (name := names.get(field["name"])) is not None:
+                    field["validation_alias"] = (
+                        list(map(_steps, name)) if isinstance(name, list) else _steps(name)
+                    )
         return node
 
     config = CoreConfig(extra_fields_behavior="forbid", allow_inf_nan=False)
     return SchemaValidator(strict(schema), config)
+
+
+def _steps(name: str | tuple[str, ...]) -> list[str]:
+    return [name] if isinstance(name, str) else list(name)
+
+
+def _check_finite(value: Any, place: tuple[str | int, ...]) -> None:
+    if isinstance(value, dict | list):
+        for step, entry in value.items() if isinstance(value, dict) else enumerate(value):
+            if not isinstance(entry, str):
+                _check_finite(entry, (*place, step))
+    elif isinstance(value, float) and not isfinite(value):
+        raise FieldError(_path(place, ""), value, "a finite number")
+
+
+def _path(steps: Iterable[str | int], field: str) -> str:
+    return functools.reduce(_joined, steps, field)
 
 
 def _validated(validator: SchemaValidator, value: Any, field: str) -> Any:
@@ -285,10 +320,7 @@ def _validated(validator: SchemaValidator, value: Any, field: str) -> Any:
         raise FieldError(field, value, "less deeply nested") from None
     except ValidationError as error:
         found = error.errors(include_url=False)[0]
-    place = field
-    for step in found["loc"]:
-        place = _joined(place, step)
-    raise _as_field_error(place, found) from None
+    raise _as_field_error(_path(found["loc"], field), found) from None
 
 
 def _as_field_error(place: str, found: Any) -> ValueError:
