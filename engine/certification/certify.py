@@ -22,11 +22,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from routesparse.engine.certification.named_rows import NamedRows, positions_of, read_names
-from routesparse.engine.certification.reads import BLOCK, Plan, reads_of
+from routesparse.engine.certification.reads import BLOCK, Plan, PlanReads, check_layers, reads_of
 from routesparse.engine.certification.record import About, record_of
 from routesparse.engine.certification.report import Certified, Settings
 from routesparse.engine.certification.rows import ROWS, RowScores, draw_rows, score_rows
@@ -54,6 +53,7 @@ class Request:
     block: tuple[int, int] = BLOCK  # of a bare block mask
     every: int = 1  # one forward pass in so many is certified
     rows_at: tuple[NamedRows, ...] = ()
+    plan_note: str | None = None  # stands beside what the report says of the plan
 
     def __post_init__(self) -> None:
         """Errors: ConfigError."""
@@ -88,6 +88,8 @@ class Request:
         reads = None
         if self.plan is not None:
             reads = reads_of(self.plan, layer, shape, self.block, inputs.q.device)
+            if isinstance(reads, PlanReads):
+                reads.check_attention(inputs, window)
         planned = self.plan is not None
         drawn = score_rows(inputs, out, rows, window, reads, planned)
         cached = shape[3] - shape[2]
@@ -160,6 +162,7 @@ def certify(
     *,
     plan: Plan = None,
     plan_name: str | None = None,
+    plan_note: str | None = None,
     block: tuple[int, int] = BLOCK,
     rows: int = ROWS,
     rows_at: Sequence[str] = (),
@@ -175,8 +178,9 @@ def certify(
 
     what: a transformers model, or attention(q [B, H, n_q, D], k [B, Hkv, n_k, D], v, ...) -> out [B, H, n_q, D] (or a
     tuple that begins with it), causal and bottom-right aligned; inside the block call ``report.attention``.
-    plan: what is said to be read (``reads.py``); it is judged, not executed. tolerance, most_beyond: relative output
-    error that a row may have, and the share of rows that may have more; None: the verdict asks for rounding only.
+    plan: what is said to be read (``reads.py``); it is judged, not executed. plan_note: what the report says beside it,
+    such as how much of it was filled in by default. tolerance, most_beyond: relative output error that a row may have,
+    and the share of rows that may have more; None: the verdict asks for rounding only.
     rows_at: rows to be scored beside the ``rows`` random ones of each head: "16000:16384" in tokens, or "last:64";
     those that a pass has no queries of are left out of it.
     every: 1 forward pass in so many, for servers. keep: the report holds so many passes, the last ones.
@@ -184,14 +188,13 @@ def certify(
     named rows were in no pass.
     """
     settings = Settings(confidence, mass_level, tolerance, most_beyond)
-    request = Request(settings, rows, seed, plan, plan_name, block, every, read_names(rows_at))
+    request = Request(settings, rows, seed, plan, plan_name, block, every, read_names(rows_at), plan_note)
     report = Report(keep=keep)
     if isinstance(what, torch.nn.Module) and hasattr(what, "config"):
         model: Any = what
         check_supported(model)
         layers = len(attention_modules(model))
-        if isinstance(plan, np.ndarray | torch.Tensor) and plan.ndim == 4 and len(plan) != layers:
-            raise ConfigError(f"the mask has {len(plan)} layers, the model {layers}; pass one mask a layer")
+        check_layers(plan, layers)
         report.about = replace(report.about, model=model_name(model))
         with watched(model, _Listener(request, report, layers)):
             yield report
@@ -235,6 +238,11 @@ def certify_attention(
     """
     request = request or Request()
     scale = q.shape[-1] ** -0.5 if scale is None else scale
+    if getattr(request.plan, "ndim", 0) == 4 and len(q) > 1:
+        raise ConfigError(
+            f"a mask of 4 dimensions is by layer, not by prompt, and there are {len(q)} prompts; pass this layer's "
+            "[heads, query blocks, key blocks], or one prompt at a time"
+        )
     inputs = AttentionInputs(q, k, v, scale, key_start, softcap, sinks)
     salt = hash_of_keys(k) if salt is None else salt
     scores = request.scored(inputs, out, salt, layer, window)
@@ -340,6 +348,7 @@ def _certified(
     return Certified(
         name=name,
         plan=request.named,
+        plan_note=request.plan_note,
         prompt=salt,
         **facts,
         seed=request.seed,

@@ -143,6 +143,7 @@ class Certified:
     dense_layers: tuple[
         int, ...
     ] = ()  # layers for which the plan says nothing: they count as reading everything
+    plan_note: str | None = None
     places: tuple[tuple[str, range], ...] = ()  # labels of named rows, and which tokens they are here
     named_scores: tuple[dict[str, np.ndarray], ...] = ()  # of each layer, in the order of the places
 
@@ -340,6 +341,8 @@ def _findings(found: Certified) -> tuple[str, ...]:
         return tuple(told)
     if found.told_dense is not None:
         told.append(found.told_dense)
+    if found.plan_note is not None:
+        told.append(found.plan_note)
     told.append(
         f"the plan keeps a mean mass of {plan.mass:.3f}, and the largest key in {plan.hit_rate:.1%} of rows; {at} each "
         f"the mean mass is at least {at_least(plan.mass_bound)}, the largest key is kept in at least "

@@ -90,6 +90,18 @@ def test_a_foreign_plan_is_run_and_certified(told, tmp_path, arguments):
         )
 
 
+def test_heads_that_a_file_leaves_out_are_counted_in_the_report(told, tmp_path):
+    path, head = tmp_path / "heads.json", ["vertical_and_slash", 30, 50, 0.9]
+    path.write_text(json.dumps([{"1": head}]))
+    code, found, err = told("--minference", path, "--rows", 8)
+    assert code == 0 and any("1 of 4 heads; the other 3" in line for line in found["verdict"]["findings"]), (
+        err
+    )
+    path.write_text(json.dumps([{"0": head}] * 3))
+    code, _, err = told("--minference", path, "--rows", 8)
+    assert code == 2 and "3 layers of up to 1 heads, the model has 2 of 2" in err
+
+
 def test_rows_that_are_named_by_place_and_by_phrase_are_kept_with_their_text(told, run, model, tmp_path):
     text = "the lazy dog sees a fox " * 25 + "and the fox sees the last dog"
     (tmp_path / "asked.txt").write_text(text)
