@@ -21,10 +21,11 @@ import hashlib
 import json
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from routesparse.engine import fields
 from routesparse.engine.errors import ConfigError, ModelError, shortened
+from routesparse.engine.schema import POSITIVE, FieldError, Number, Whole, checked, in_file
 
 MOST_FACTOR = 1024.0
 MOST_TOKENS = 1 << 31
@@ -51,6 +52,28 @@ _CHECKS = {
     ),
 }
 KINDS = tuple(_CHECKS)
+_Kind = Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional", "su"]
+_Positive = Annotated[float, Number(POSITIVE)]
+
+
+@in_file(more=True)
+@dataclass(frozen=True)
+class _Own:
+    """What of a model's own rotary positions is computed with."""
+
+    rope_type: _Kind | None = None
+    type: _Kind | None = None  # as it was called before
+    rope_theta: _Positive | None = None
+    factor: _Positive | None = None
+    attention_factor: _Positive | None = None
+    beta_fast: _Positive | None = None
+    beta_slow: _Positive | None = None
+    low_freq_factor: _Positive | None = None
+    high_freq_factor: _Positive | None = None
+    partial_rotary_factor: Annotated[float, Number(POSITIVE, 1.0)] | None = None
+    original_max_position_embeddings: Annotated[int, Whole(1, MOST_TOKENS)] | None = None
+    short_factor: tuple[_Positive, ...] | None = None
+    long_factor: tuple[_Positive, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -150,6 +173,28 @@ class RopeScaling:
         config.rope_parameters = made
 
 
+def check_own(config: dict[str, Any]) -> None:
+    """The rotary positions that a config.json has, as transformers computes angles from them. Errors: FieldError."""
+    theta = config.get("rope_theta")
+    for field in ("rope_parameters", "rope_scaling"):
+        own = config.get(field)
+        if own is None:
+            continue
+        checked(dict[str, Any], own, field)
+        # By kind of layer, where there are several kinds.
+        kinds = {f"{field}.{name}": one for name, one in own.items() if isinstance(one, dict)} or {field: own}
+        for name, one in kinds.items():
+            given = checked(_Own, one, name)
+            pairs = _pairs(SimpleNamespace(**{"head_dim": None, **config}), {**config, **one})
+            for part, factors in (("short_factor", given.short_factor), ("long_factor", given.long_factor)):
+                if factors is not None and len(factors) != pairs:
+                    raise FieldError(
+                        f"{name}.{part}", factors, f"a list of {pairs} numbers, one a rotary pair"
+                    )
+    if theta is not None:
+        checked(Annotated[float, Number(POSITIVE)], theta, "rope_theta")
+
+
 def revision_with(revision: str, config: Any, config_of_files: Any) -> str:
     """The revision of weights with the positions of ``config``: the files' own where nothing was changed.
 
@@ -169,9 +214,14 @@ def _canonical(name: str, value: Any) -> Any:
     return [float(one) for one in value] if isinstance(value, list) else float(value)
 
 
-def _check_lists(values: dict[str, Any], config: Any, own: dict[str, Any], name: str) -> None:
+def _pairs(config: Any, own: dict[str, Any]) -> int:
+    """Rotary pairs of a head."""
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    pairs = int(head_dim * (own.get("partial_rotary_factor") or 1.0)) // 2
+    return int(head_dim * (own.get("partial_rotary_factor") or 1.0)) // 2
+
+
+def _check_lists(values: dict[str, Any], config: Any, own: dict[str, Any], name: str) -> None:
+    pairs = _pairs(config, own)
     for field in ("short_factor", "long_factor"):
         if field in values and len(values[field]) != pairs:
             raise ConfigError(
