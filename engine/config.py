@@ -42,6 +42,7 @@ Weight = Annotated[float, Number(0.0, MOST_WEIGHT)]
 Confidence = Annotated[float, Number(0.5, 0.9999)]
 Tokens = Annotated[int, Whole(0, MAX_TOKENS)]
 Rows = Annotated[int, Whole(1, MOST_ROWS)]
+Seed = Annotated[int, Whole(0, MAX_SEED)]
 BlockSize = Annotated[
     int, Whole(16, MAX_TOKENS), Holds(lambda rows: rows & (rows - 1) == 0, "a power of two of at least 16")
 ]
@@ -129,13 +130,10 @@ class RouterConfig:
     fallback: bool = True  # step 5; False only for the ablation
     fallback_limit: Share = 0.25  # a higher rate of dense-by-fallback units is reported as a failure
     break_even_tokens: Tokens | None = None  # below it dense runs untouched; None: from the latency profile
-    seed: Annotated[int, Whole(0, MAX_SEED)] = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        try:
-            check_fields(self)
-        except FieldError as error:
-            raise ConfigError(str(error)) from None
+        check_settings(self)
         if self.block_q % self.block_k:
             raise ConfigError(f"block_q {self.block_q} must be a multiple of block_k {self.block_k}")
         if self.segment_tokens < self.block_q or self.segment_tokens % self.block_q:
@@ -226,6 +224,14 @@ class RouterConfig:
 def default_config(on_gpu: bool, /, **settings: Any) -> RouterConfig:
     """What routes a model where nobody passes a whole configuration; settings by name. Errors: ConfigError."""
     return RouterConfig.from_dict({"segment_tokens": default_segment(on_gpu), **settings})
+
+
+def check_settings(one: Any) -> None:
+    """Hold a dataclass's fields to their annotations, for its ``__post_init__``. Errors: ConfigError."""
+    try:
+        check_fields(one)
+    except FieldError as error:
+        raise ConfigError(str(error)) from None
 
 
 def argument(kind: Any, value: Any, name: str) -> None:

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
@@ -29,16 +29,24 @@ from routesparse.engine.certification.reads import BLOCK, Plan, PlanReads, check
 from routesparse.engine.certification.record import About, record_of
 from routesparse.engine.certification.report import Certified, Settings
 from routesparse.engine.certification.rows import ROWS, RowScores, draw_rows, score_rows
+from routesparse.engine.config import Seed, argument
 from routesparse.engine.device.names import device_name
 from routesparse.engine.errors import ConfigError, PromptError, UnsupportedModelError
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.rows import EXECUTED_TOLERANCE
 from routesparse.engine.runtime.transformers import attention_modules, check_supported
 from routesparse.engine.runtime.watching import Call, watched
+from routesparse.engine.schema import Count, Positive, Real, Whole
 from routesparse.engine.store.bundle import write_bundle
 
 FEWEST_ROWS = 2
 KEEP = 100  # passes that a report keeps
+_KINDS = {
+    "rows": Annotated[int, Whole(FEWEST_ROWS, 1 << 20)],
+    "seed": Seed,
+    "block": tuple[Positive, Positive],
+    "every": Positive,
+}
 
 
 @dataclass(frozen=True)
@@ -57,10 +65,8 @@ class Request:
 
     def __post_init__(self) -> None:
         """Errors: ConfigError."""
-        if self.rows < FEWEST_ROWS:
-            raise ConfigError(f"{self.rows} rows a head give no bound; pass at least {FEWEST_ROWS}")
-        if self.every < 1 or min(self.block) < 1:
-            raise ConfigError(f"every {self.every} and block {self.block}: pass numbers of at least 1")
+        for name, kind in _KINDS.items():
+            argument(kind, getattr(self, name), name)
 
     @property
     def named(self) -> str | None:
@@ -120,8 +126,7 @@ class Report:
     about: About = field(default_factory=About)  # what ``to_bundle`` says of model and prompt
 
     def __post_init__(self) -> None:
-        if self.keep < 1:
-            raise ConfigError(f"keep {self.keep} passes: pass at least 1")
+        argument(Positive, self.keep, "keep")
 
     def add(self, found: Certified) -> None:
         """One more pass; a server's report must not grow for as long as it runs."""
@@ -237,6 +242,10 @@ def certify_attention(
     Errors: ConfigError; PromptError for a prompt of padding alone.
     """
     request = request or Request()
+    for number, given in (("scale", scale), ("softcap", softcap)):
+        argument(Real | None, given, number)
+    argument(Positive | None, window, "window")
+    argument(Count, layer, "layer")
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     if getattr(request.plan, "ndim", 0) == 4 and len(q) > 1:
         raise ConfigError(

@@ -21,6 +21,7 @@ from routesparse.engine.calibration.tuned import Part, TunedPrice
 from routesparse.engine.cli.checks import writable_folder
 from routesparse.engine.cli.options import JsonFlag, ModelName, ProcessCount, RayAddress, RopeJson
 from routesparse.engine.cli.output import Reporter, out_console, print_json
+from routesparse.engine.config import Confidence, argument
 from routesparse.engine.crew.crews import Processes
 from routesparse.engine.crew.share import Team, failures
 from routesparse.engine.errors import InputError, RouteSparseError
@@ -91,8 +92,7 @@ def tune(
     """Choose the cheapest price that keeps a loss against dense attention below a target."""
     report = Reporter()
     wanted = Target.parse(target)
-    if not 0.5 <= confidence <= 0.9999:
-        raise InputError(f"confidence {confidence:g} must lie in [0.5, 0.9999]")
+    argument(Confidence, confidence, "confidence")
     called = name or f"{domain}-{wanted.measure}"
     check_name(called)
     path = _target(out, called)

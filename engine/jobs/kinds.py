@@ -14,6 +14,7 @@ from routesparse.engine.config import (
     MAX_TOKENS,
     ProbeMode,
     RouterConfig,
+    Seed,
     Tokens,
     certified_mass,
     default_segment,
@@ -21,7 +22,7 @@ from routesparse.engine.config import (
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.jobs.documents import unpack
 from routesparse.engine.jobs.job import Kind
-from routesparse.engine.jobs.request import Request, RunRequest, Seed, check_request
+from routesparse.engine.jobs.request import Request, RunRequest, check_request
 from routesparse.engine.prompts import clean_label
 from routesparse.engine.schema import Line, Real, Text, Whole
 

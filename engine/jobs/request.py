@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from routesparse.engine.config import (
     AuditDepth,
@@ -17,18 +17,19 @@ from routesparse.engine.config import (
     Policy,
     ProbeMode,
     RouterConfig,
+    Seed,
     Tokens,
     certified_mass,
+    check_settings,
     default_segment,
 )
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.jobs.job import Kind
 from routesparse.engine.models.rope import RopeScaling
 from routesparse.engine.prompts import MAX_LABEL, check_domain, clean_label, decode_prompt
-from routesparse.engine.schema import FieldError, Line, Real, Text, Whole, check_fields, from_json
+from routesparse.engine.schema import Line, Real, Text, from_json
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-Seed = Annotated[int, Whole(-(2**63), 2**63 - 1)]  # what torch takes
 
 
 class Request:
@@ -78,10 +79,7 @@ class Request:
 
 def check_request(request: Request) -> None:
     """Errors: ConfigError for the first field whose value means nothing, or where no model is named."""
-    try:
-        check_fields(request)
-    except FieldError as error:
-        raise ConfigError(str(error)) from None
+    check_settings(request)
     if not request.model.strip():
         raise ConfigError("model '' names no model; pass demo, a folder, or a hub id org/name")
 

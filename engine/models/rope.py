@@ -23,9 +23,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
-from routesparse.engine import fields
 from routesparse.engine.errors import ConfigError, ModelError, shortened
-from routesparse.engine.schema import POSITIVE, FieldError, Number, Whole, checked, in_file
+from routesparse.engine.schema import FILLED, POSITIVE, FieldError, Number, Whole, checked, from_json, in_file
 
 MOST_FACTOR = 1024.0
 MOST_TOKENS = 1 << 31
@@ -35,25 +34,36 @@ _WHY_REFUSED = {
     "llama3": "it belongs to models trained with it, and their own configuration has it",
     "proportional": "it belongs to models trained with it, and their own configuration has it",
 }
-_ABOVE_0 = fields.number(fields.POSITIVE, wanted="a finite number above 0")
-_REQUIRED = {
-    "rope_type": fields.text,
-    "factor": fields.number(1.0, MOST_FACTOR, f"a number from 1 to {MOST_FACTOR:g}"),
-}
-_OPTIONAL = {"original_max_position_embeddings": fields.whole(1, MOST_TOKENS)}
-_LIST = fields.items(_ABOVE_0, least=1)
-_YARN = dict.fromkeys(("attention_factor", "beta_fast", "beta_slow"), _ABOVE_0)
-_CHECKS = {
-    "linear": fields.record(_REQUIRED, _OPTIONAL),
-    "yarn": fields.record(_REQUIRED, {**_OPTIONAL, **_YARN}),
-    "longrope": fields.record(
-        {**_REQUIRED, "short_factor": _LIST, "long_factor": _LIST},
-        {**_OPTIONAL, "attention_factor": _ABOVE_0},
-    ),
-}
-KINDS = tuple(_CHECKS)
 _Kind = Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional", "su"]
 _Positive = Annotated[float, Number(POSITIVE)]
+_Factors = Annotated[tuple[_Positive, ...], FILLED]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Linear:
+    """What a request may hold; the defaults are not read, transformers has its own."""
+
+    rope_type: str
+    factor: Annotated[float, Number(1.0, MOST_FACTOR)]
+    original_max_position_embeddings: Annotated[int, Whole(1, MOST_TOKENS)] = MOST_TOKENS
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Yarn(_Linear):
+    attention_factor: _Positive = 1.0
+    beta_fast: _Positive = 32.0
+    beta_slow: _Positive = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LongRope(_Linear):
+    short_factor: _Factors
+    long_factor: _Factors
+    attention_factor: _Positive = 1.0
+
+
+_REQUESTS: dict[str, type[_Linear]] = {"linear": _Linear, "yarn": _Yarn, "longrope": _LongRope}
+KINDS = tuple(_REQUESTS)
 
 
 @in_file(more=True)
@@ -86,8 +96,10 @@ class RopeScaling:
     def parse(cls, text: str) -> RopeScaling:
         """From JSON such as {"rope_type": "yarn", "factor": 4.0}. Errors: ConfigError."""
         try:
-            values = json.loads(text)
-        except (ValueError, RecursionError):
+            values = from_json(text)
+        except FieldError as error:
+            raise ConfigError(f"rope.{error}") from None
+        except ValueError:
             values = None
         if not isinstance(values, dict):
             raise ConfigError(
@@ -99,16 +111,15 @@ class RopeScaling:
     def of(cls, values: dict[str, Any]) -> RopeScaling:
         """From its fields. Errors: ConfigError for an unknown kind or field, or a number outside its meaning."""
         kind = values.get("rope_type")
-        if not isinstance(kind, str) or kind not in _CHECKS:
+        if not isinstance(kind, str) or kind not in _REQUESTS:
             why = _WHY_REFUSED.get(str(kind), "it is unknown")
             raise ConfigError(f"rope_type {shortened(kind)!r}: {why} (supported: {', '.join(KINDS)})")
         try:
-            _CHECKS[kind](values, "rope")
-        except fields.FieldError as error:
+            found = checked(_REQUESTS[kind], values, "rope")
+            if isinstance(found, _Yarn) and found.beta_fast <= found.beta_slow:
+                raise FieldError("rope.beta_fast", found.beta_fast, f"above beta_slow, {found.beta_slow:g}")
+        except FieldError as error:
             raise ConfigError(str(error)) from None
-        fast, slow = values.get("beta_fast", 32.0), values.get("beta_slow", 1.0)
-        if fast <= slow:
-            raise ConfigError(f"rope.beta_fast {fast:g} must be above beta_slow, {slow:g}")
         return cls(
             json.dumps({name: _canonical(name, value) for name, value in values.items()}, sort_keys=True)
         )

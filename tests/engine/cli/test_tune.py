@@ -249,7 +249,7 @@ def test_a_job_that_names_a_tuned_price_runs_at_it(run, model, home, texts):
     [
         (("--target", "kl=none"), "pass kl=0.01"),
         (("--target", "answer=0.05"), "is about gold answers, and these are texts"),
-        (("--confidence", 1), "confidence 1 must lie in"),
+        (("--confidence", 1), "confidence is 1.0, it must be a number from 0.5 to 0.9999"),
         (("--prices", "a"), "prices 'a' are no numbers"),
         (("--prices", "0"), "price is 0.0, it must be a number"),
         (("--tokens", 5_000), "longer than the model reads"),
