@@ -72,6 +72,7 @@ GROUND = {
         "errors",
         "fields",
         "host_memory",
+        "jsonl",
         "paths",
         "plain_files",
         "postgres",

@@ -13,8 +13,8 @@ from rich.table import Table
 
 from routesparse.engine import paths, shared_folder
 from routesparse.engine.certification.rounding import all_digits, at_least, at_most
-from routesparse.engine.cli.checks import writable_folder
-from routesparse.engine.cli.options import JsonFlag, ModelName
+from routesparse.engine.cli.checks import read_prompt_for, writable_folder
+from routesparse.engine.cli.options import JsonFlag, ModelName, PromptNumber
 from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.errors import ConfigError
 
@@ -29,8 +29,11 @@ _OWN = "routesparse"
 
 
 def certify(
-    prompt: Annotated[Path, typer.Option("--prompt", help="A text file in UTF-8: the prompt.")],
+    prompt: Annotated[
+        Path, typer.Option("--prompt", help="A text file in UTF-8: the prompt; or a .jsonl file.")
+    ],
     model: ModelName = "demo",
+    number: PromptNumber = None,
     attention: Annotated[
         str | None,
         typer.Option(
@@ -94,9 +97,9 @@ def certify(
     if mask is None and (block_q or block_k):
         raise ConfigError("--block-q and --block-k belong to --mask; pass a mask, or leave them out")
     report.line(f"reading {prompt.name}")
-    from routesparse.engine.prompts import read_prompt, tokenize
+    from routesparse.engine.prompts import tokenize
 
-    text = read_prompt(prompt)
+    text = read_prompt_for(model, prompt, number, report)
     from routesparse.engine.certification.report import Settings
 
     Settings(confidence, mass_level, tolerance, most_beyond)

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
 from pathlib import Path
 
+from routesparse.engine.cli.output import Reporter
 from routesparse.engine.errors import InputError, shortened
+from routesparse.engine.jsonl import read_one
+from routesparse.engine.models.token_count import chat
+from routesparse.engine.prompts import PromptText
+
+
+def read_prompt_for(model: str, file: Path, number: int | None, report: Reporter) -> PromptText:
+    """The prompt of a text file, or the one of a .jsonl file with this number, as New run reads it.
+
+    Errors: PromptError, ModelError.
+    """
+    text, told = read_one(file, number, functools.partial(chat, model))
+    for line in told:
+        report.line(line)
+    return text
 
 
 def writable_folder(folder: Path) -> Path:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from routesparse.app.screens.new_run import problems
-from routesparse.app.screens.new_run.prompt_input import jsonl_prompts
 from routesparse.app.shell import new_run_address
+from routesparse.app.shell.jsonl import jsonl_prompts
 from routesparse.app.ui import numbers
 from routesparse.engine import paths
 from routesparse.engine.calibration.artifact import load_calibration
@@ -363,6 +363,22 @@ def test_jsonl_line_becomes_the_prompt(demo_home, open_page, queue, went):
     job = queue.jobs()[0]
     assert job.label == "suite.jsonl #3"
     assert queue.prompts.read(job.id).decode() == TEXT + "2"
+
+
+def test_a_benchmarks_row_keeps_its_text_with_its_question(demo_home, open_page, queue, went):
+    line = json.dumps({"input": "Who signed?", "context": TEXT, "answers": ["Ann"]})
+    page = open_page("new_run")
+    page.file_uploader(key="upload").set_value(("longbench.jsonl", line.encode(), "text/plain")).run()
+    assert "Line 1: the prompt is context + input; left out: answers." in text_of(page)
+    page.button(key="submit").click().run()
+    assert queue.prompts.read(queue.jobs()[0].id).decode() == f"{TEXT}\n\nWho signed?"
+
+
+def test_messages_need_a_model_with_a_chat_template(demo_home, open_page):
+    line = json.dumps({"messages": [{"role": "user", "content": TEXT}]})
+    page = open_page("new_run")
+    page.file_uploader(key="upload").set_value(("chat.jsonl", line.encode(), "text/plain")).run()
+    assert "it has no chat template; choose a model" in text_of(page)
 
 
 @pytest.mark.parametrize(
