@@ -26,6 +26,8 @@ from routesparse.engine.jobs.request import Request, RunRequest, check_request
 from routesparse.engine.prompts import clean_label
 from routesparse.engine.schema import Line, Real, Text, Whole
 
+CalibratedPolicy = Literal["priced", "certified"]
+CALIBRATED: tuple[CalibratedPolicy, ...] = ("priced", "certified")
 PromptTokens = Annotated[int, Whole(1, MAX_TOKENS)]
 Prompts = Annotated[int, Whole(1, 10_000)]
 
@@ -68,7 +70,7 @@ class CalibrateRequest(Request):
     fold_a: Prompts = 24  # prompts per length bucket to fit on
     fold_b: Prompts = 60  # prompts per bucket to take delta from
     audit_rows: Tokens = 512  # body rows audited per unit; 0: all of them
-    policy: Literal["priced", "certified"] = RouterConfig.policy
+    policy: CalibratedPolicy = RouterConfig.policy
     tau: Real | None = None  # of a layer under the policy "priced", else of each head; None: the default
     price: Real | None = None
     segment: PromptTokens | None = None  # tokens; None: what suits the worker's device
