@@ -17,6 +17,7 @@ pydantic does the work and is loaded with the first check.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import itertools
@@ -39,6 +40,7 @@ LARGEST_WHOLE = 2**53  # a JSON reader may hold numbers as float64
 POSITIVE = nextafter(0.0, 1.0)
 SHOWN_CHARACTERS = 60
 LONGEST_LINE = 1_000
+MOST_VALUES = 1 << 19  # of a JSON file; the largest that ships has 16,000
 
 
 class FieldError(ValueError):
@@ -174,8 +176,11 @@ def check_fields(one: Any) -> None:
 
 
 def read_json(path: Path, most_bytes: int) -> Any:
-    """The value of a JSON file of others. Errors: OSError, and those of ``from_json``."""
-    return from_json(plain_files.read_bounded(path, most_bytes).decode("utf-8"))
+    """The value of a JSON file of others. Errors: OSError, ValueError for too many values, those of ``from_json``."""
+    text = plain_files.read_bounded(path, most_bytes).decode("utf-8")
+    if sum(map(text.count, ",[{")) > MOST_VALUES:  # three bytes may be an empty list, which takes 64
+        raise ValueError(f"it holds more than {MOST_VALUES:,} values")
+    return from_json(text)
 
 
 def from_json(text: str) -> Any:
@@ -370,7 +375,7 @@ def no_field_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """For json.loads, which would keep the last of two values without a word."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        counts = collections.Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
         raise ValueError(f"the field {twice!r} stands twice in one object")
     return found
