@@ -32,7 +32,7 @@ _ID = Text(128)
 _PATTERN = Text(64, _NAME)
 _BUDGET = Text(200, _WORDS)
 _REASON = Text(2_000)
-_JSON = Text(1 << 20, lines=True)
+_JSON = Text(1 << 18, lines=True)  # the manifest has two of them
 _FALLBACK = OneOf(("expand", "dense"))
 _UNIT: dict[str, Rule] = {
     "run_id": _ID,
