@@ -75,7 +75,7 @@ def evaluate(
 ) -> None:
     """Run a suite by several methods and compare each with dense, prompt by prompt.
 
-    Exit code 1 where a prediction failed: the scores are of the others, and the same command tries it again.
+    Exit code 1 where a prediction or time failed: the scores are of the others, and the same command tries it again.
     """
     report = Reporter()
     crew = Processes(processes, ray)
@@ -108,7 +108,7 @@ def evaluate(
 
 
 def _measure(job: Job, stage: Stage, crew: Processes, limit_s: float, report: Reporter) -> int:
-    """The prompts, predictions and times that were asked for; returns how many predictions failed."""
+    """The prompts, predictions and times that were asked for; returns how many failed."""
     lost = 0
     if stage in (Stage.all, Stage.prepare):
         from routesparse.engine.evaluation.runner.prepare import prepare
@@ -125,7 +125,7 @@ def _measure(job: Job, stage: Stage, crew: Processes, limit_s: float, report: Re
         from routesparse.engine.evaluation.runner.timing import measure_times
         from routesparse.engine.evaluation.studies.selection.measure import Bench
 
-        measure_times(job, Bench, limit_s)
+        lost = measure_times(job, Bench, limit_s)
         report.line(f"times in {job.times}")
     return lost
 

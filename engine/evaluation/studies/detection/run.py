@@ -41,8 +41,8 @@ METHODS = (
 )
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Measure what the file does not hold yet, until the time is up."""
+def main(argv: list[str] | None = None) -> int:
+    """Measure what the file does not hold yet, until the time is up. Returns how many measurements failed."""
     started = time.time()
     parser = study.parser(__doc__)
     parser.set_defaults(seed=SEED)
@@ -66,7 +66,7 @@ def main(argv: list[str] | None = None) -> None:
     lots = [lot_of(named, item, arguments.extras, done) for item in items[place::count]]
     processes = Processes(arguments.processes, arguments.ray)
     opened = functools.partial(_opened, arguments, study.command())
-    append_lines(path, opened, lots, processes, started + arguments.seconds)
+    return append_lines(path, opened, lots, processes, started + arguments.seconds)
 
 
 def _part(text: str) -> tuple[int, int]:
@@ -115,4 +115,4 @@ def asked_at_once(prompt: prompts.Prompt, space: Sequence[int]) -> prompts.Promp
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(min(main(), 1))

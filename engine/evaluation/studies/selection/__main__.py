@@ -4,4 +4,4 @@ from routesparse.engine.evaluation.studies.selection.run import main
 
 # A started process imports this file too.
 if __name__ == "__main__":
-    main()
+    raise SystemExit(min(main(), 1))
