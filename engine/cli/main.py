@@ -6,16 +6,18 @@ heavy is imported here: commands import torch only after their first line of pro
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import functools
 import os
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -42,25 +44,45 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command()(cli_analyze.analyze)
-app.command()(cli_profile.profile)
-app.command()(cli_calibrate.calibrate)
-app.command()(cli_tune.tune)
-app.command()(cli_bundles.ingest)
-app.command()(cli_bundles.runs)
-app.command()(cli_bundles.export)
-app.command()(cli_bundles.report)
-app.command()(cli_certify.certify)
-app.command()(cli_evaluate.evaluate)
-app.command()(cli_score.score)
-app.command()(cli_bench.bench)
-app.command()(cli_doctor.doctor)
-app.command()(cli_worker.worker)
-app.command()(cli_operations.metrics)
-app.command()(cli_operations.backup)
-app.command()(cli_operations.restore)
-app.command()(cli_operations.prune)
-app.command()(cli_operations.store)
+
+
+def _with_local_paths(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, every path of which is one of this machine."""
+
+    def here(value: Any) -> Any:
+        if isinstance(value, list):
+            return [here(one) for one in value]
+        return paths.local(value) if isinstance(value, Path) else value
+
+    @functools.wraps(command)
+    def called(**given: Any) -> None:
+        command(**{name: here(value) for name, value in given.items()})
+
+    return called
+
+
+for command in (
+    cli_analyze.analyze,
+    cli_profile.profile,
+    cli_calibrate.calibrate,
+    cli_tune.tune,
+    cli_bundles.ingest,
+    cli_bundles.runs,
+    cli_bundles.export,
+    cli_bundles.report,
+    cli_certify.certify,
+    cli_evaluate.evaluate,
+    cli_score.score,
+    cli_bench.bench,
+    cli_doctor.doctor,
+    cli_worker.worker,
+    cli_operations.metrics,
+    cli_operations.backup,
+    cli_operations.restore,
+    cli_operations.prune,
+    cli_operations.store,
+):
+    app.command()(_with_local_paths(command))
 
 
 def _show_version(wanted: bool) -> None:
@@ -159,7 +181,10 @@ def _fail(message: str, code: int, debug: bool) -> int:
 def _keep_traceback() -> Path:
     """Write the current traceback to disk and return the file."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
-    for folder in (paths.home() / "errors", Path(tempfile.gettempdir())):
+    folders = [Path(tempfile.gettempdir())]
+    with contextlib.suppress(InputError):  # a home that can't be one
+        folders.insert(0, paths.home() / "errors")
+    for folder in folders:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(traceback.format_exc(), "utf-8")
