@@ -68,6 +68,7 @@ Heads = tuple[
 ]  # by layer and query head; one that a file leaves out is DEFAULT itself
 MAX_BYTES = 1 << 26  # of a file of heads
 _MOST_HEADS = 4_096  # of a layer
+_MOST_TOKENS = 2**31
 
 
 @dataclass(frozen=True)
@@ -191,7 +192,7 @@ def heads_from_json(path: Path) -> Heads:
         if not isinstance(layers, list):
             raise ValueError(f"it is one {type(layers).__name__}, not a list")
         return tuple(_layer(layer) for layer in layers)
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise ConfigError(
             f"{path} holds no MInference heads ({shortened(error)}); "
             'it should be a list over layers of {"head": [pattern, columns, slashes, score]}'
@@ -218,7 +219,8 @@ def _entry(values: Sequence[object]) -> HeadBudget:
     pattern, columns, slashes, score = values
     if pattern not in PATTERNS:
         raise ValueError(f"pattern {pattern!r}; known are {', '.join(PATTERNS)}")
-    counts = all(type(count) is int and 0 <= count < 2**31 for count in (columns, slashes))
-    if not (counts and isinstance(score, int | float)):
+    if not (isinstance(columns, int) and isinstance(slashes, int) and isinstance(score, int | float)):
         raise ValueError(f"entry {values!r}")
+    if not 0 <= min(columns, slashes) <= max(columns, slashes) < _MOST_TOKENS:
+        raise ValueError(f"{columns} columns and {slashes} slashes")
     return HeadBudget(str(pattern), columns, slashes, float(score))

@@ -201,7 +201,7 @@ class _Plan:
 
     def note(self, layers: int, heads: int) -> str | None:
         """How many of the model's heads a file of head patterns leaves out. Errors: ConfigError."""
-        rule = getattr(self._router, "rule", None)
+        rule: Any = getattr(self._router, "rule", None)
         filled = rule.filled(layers, heads) if hasattr(rule, "filled") else 0
         if not filled:
             return None

@@ -176,6 +176,7 @@ def test_a_head_that_is_left_out_of_a_file_gets_the_default(tmp_path) -> None:
         '[{"0": ["vertical_and_slash", "8", 1, 0.5]}]',
         '[{"0": ["vertical_and_slash", -1, true, 0.5]}]',
         '[{"01": ["vertical_and_slash", 8, 1, 0.5]}]',
+        '[{"0": ["vertical_and_slash", 8, 1, 1' + 400 * "0" + "]}]",
         '[{"-1": ["vertical_and_slash", 8, 1, 0.5]}]',
         '[{"999999999": ["vertical_and_slash", 8, 1, 0.5]}]',
     ],
