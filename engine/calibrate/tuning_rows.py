@@ -91,7 +91,7 @@ def read_measured(
                 if kind is headers:
                     check_stamp(checked(Header, value).stamp, "stamp")
                 else:
-                    checked(Named if "failed" in value else Measured, value)
+                    checked(Named if isinstance(value, dict) and "failed" in value else Measured, value)
             except ValueError as error:
                 raise CalibrationError(
                     f"line {number} of {shortened(path)}: {error}; measure again"

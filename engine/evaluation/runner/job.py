@@ -19,7 +19,8 @@ from routesparse.engine import paths
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation.studies.selection.methods import rounds
 from routesparse.engine.evaluation.suites.registry import find
-from routesparse.engine.schema import Count, Positive, Text, checked, read_json
+from routesparse.engine.plain_files import read_json
+from routesparse.engine.schema import Count, Positive, Text, checked
 
 _MOST_BYTES = 1 << 20
 

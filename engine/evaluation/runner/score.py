@@ -34,9 +34,9 @@ from routesparse.engine.evaluation.runner.prepare import all_prepared
 from routesparse.engine.evaluation.studies.selection import rows as row_files
 from routesparse.engine.evaluation.suites import pg19
 from routesparse.engine.evaluation.suites.registry import find
+from routesparse.engine.plain_files import read_json
 from routesparse.engine.provenance import git_commit, versions
 from routesparse.engine.results.evaluations import MOST_BYTES, read
-from routesparse.engine.schema import read_json
 from routesparse.engine.stats import paired
 from routesparse.engine.stats.coverage import FEWEST_CLUSTERS
 

@@ -90,4 +90,4 @@ def _row(size: tuple[int, int], alarms: int, draws: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    study.run(main)

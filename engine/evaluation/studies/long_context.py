@@ -223,4 +223,4 @@ def _line(outcome: Outcome) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    study.run(main)

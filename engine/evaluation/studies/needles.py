@@ -251,4 +251,4 @@ def paired(scores: dict[str, dict[str, list[float]]], method: str, base: str, se
 
 
 if __name__ == "__main__":
-    main()
+    study.run(main)

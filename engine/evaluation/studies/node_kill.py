@@ -175,4 +175,4 @@ def _job(arguments: Any, out: Path) -> Job:
 
 
 if __name__ == "__main__":
-    main()
+    study.run(main)

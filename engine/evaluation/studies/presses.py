@@ -235,4 +235,4 @@ def _line(answers: Answers) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    study.run(main)

@@ -274,4 +274,4 @@ def read_scaling(path: Path) -> RopeScaling:
 
 
 if __name__ == "__main__":
-    main()
+    study.run(main)

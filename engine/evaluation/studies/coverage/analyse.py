@@ -304,4 +304,4 @@ def _grouped(units: pd.DataFrame, column: str, config: RouterConfig) -> dict[str
 
 
 if __name__ == "__main__":
-    main()
+    study.run(main)

@@ -254,4 +254,4 @@ def alarms(told: Told, sparse: Told, name: str, seed: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    study.run(main)

@@ -115,4 +115,4 @@ def asked_at_once(prompt: prompts.Prompt, space: Sequence[int]) -> prompts.Promp
 
 
 if __name__ == "__main__":
-    raise SystemExit(min(main(), 1))
+    study.run(main)

@@ -179,4 +179,4 @@ def table(found: dict[Point, dict[Place, dict[str, Any]]], clock: Clock, lengths
 
 
 if __name__ == "__main__":
-    main()
+    study.run(main)

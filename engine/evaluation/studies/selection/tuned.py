@@ -177,4 +177,4 @@ def _with_more(text: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    study.run(main)
