@@ -18,7 +18,7 @@ import numpy as np
 
 from routesparse.engine import jsonl
 from routesparse.engine.errors import CalibrationError, PromptError
-from routesparse.engine.prompts import TEXT_SUFFIXES, PromptText, decode_prompt, read_prompt
+from routesparse.engine.prompts import TEXT_SUFFIXES, PromptText, decode_prompt, read_prompt, tokenizing
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,11 @@ def _group(folder: Path) -> str:
 
 
 def tokenized(text: PromptText, domain: str, tokenizer: Any) -> Document:
-    """A text as a document of a domain."""
-    ids = tokenizer(text.text, add_special_tokens=False, verbose=False)["input_ids"]
+    """A text as a document of a domain; a bos that it begins with is left out. Errors: ModelError of ``tokenizing``."""
+    with tokenizing(Path(getattr(tokenizer, "name_or_path", "")).name):
+        ids = tokenizer(text.text, add_special_tokens=False, verbose=False)["input_ids"]
+    if ids[:1] == _bos(tokenizer):
+        ids = ids[1:]
     return Document(domain, text.name, text.sha256, np.asarray(ids, dtype=np.int32))
 
 

@@ -9,6 +9,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
+from routesparse.engine.calibrate.prompts import tokenized
 from routesparse.engine.errors import ModelError
 from routesparse.engine.models.files import check_folder
 from routesparse.engine.models.load import load_model
@@ -138,6 +139,8 @@ def test_a_text_that_begins_with_the_first_token_does_not_get_it_twice(tiny, tmp
     assert list(read.token_ids) == loaded.tokenizer(f"<s>{TEXT}", add_special_tokens=False)["input_ids"]
     assert read.token_ids[:2].count(1) == 1
     assert read.token_starts[0] == 0 and read.token_text(0) == "<s>"
+    document = tokenized(prompt(f"<s>{TEXT}"), "harbour", loaded.tokenizer)
+    assert document.token_ids.tolist() == list(read.token_ids[1:])
 
 
 ONE = {"type": "BPE", "vocab": {chr(code): code - 32 for code in range(32, 127)}, "merges": []}
