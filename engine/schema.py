@@ -7,7 +7,7 @@
         share: Annotated[float, Number(0, 1)] | None = None
         documents: tuple[Text, ...] = ()
 
-    window = checked(Window, read_json(path, most_bytes))
+    window = checked(Window, plain_files.read_json(path, most_bytes))
 
 Nothing is converted but what JSON writes alike: a list is a tuple, an object a dataclass, 1 a float 1.0. So true and
 "1" are no numbers, 1.0 and numpy's integers no whole numbers; NaN and infinity are nothing; a field that the dataclass
@@ -25,10 +25,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from math import isfinite, nextafter
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, overload
-
-from routesparse.engine import plain_files
 
 if TYPE_CHECKING:
     from pydantic_core import CoreSchema, SchemaValidator
@@ -40,7 +37,6 @@ LARGEST_WHOLE = 2**53  # a JSON reader may hold numbers as float64
 POSITIVE = nextafter(0.0, 1.0)
 SHOWN_CHARACTERS = 60
 LONGEST_LINE = 1_000
-MOST_VALUES = 1 << 19  # of a JSON file; the largest that ships has 16,000
 
 
 class FieldError(ValueError):
@@ -175,21 +171,15 @@ def check_fields(one: Any) -> None:
     _validated(_fields_validator(kind), vars(one), "")
 
 
-def read_json(path: Path, most_bytes: int) -> Any:
-    """The value of a JSON file of others. Errors: OSError, ValueError for too many values, those of ``from_json``."""
-    text = plain_files.read_bounded(path, most_bytes).decode("utf-8")
-    if sum(map(text.count, ",[{")) > MOST_VALUES:  # three bytes may be an empty list, which takes 64
-        raise ValueError(f"it holds more than {MOST_VALUES:,} values")
-    return from_json(text)
-
-
 def from_json(text: str) -> Any:
     """The value of JSON text of others. Errors: ValueError for what is no JSON, a field twice, NaN or infinity."""
     try:
         value = json.loads(text, object_pairs_hook=no_field_twice)
-        _check_finite(value, ())
+        found = _infinite(value) if isinstance(value, float | list | dict) else []
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    if found:
+        raise FieldError(_path(found[:-1], ""), found[-1], "a finite number")
     return value
 
 
@@ -263,7 +253,7 @@ def _fields_validator(kind: Any) -> SchemaValidator:
 
 
 def _made(schema: CoreSchema, from_json: bool) -> SchemaValidator:
-    """A validator that refuses unknown fields, stops at a list's first wrong entry, and converts nothing.
+    """A validator that stops at a list's or an object's first wrong entry, and converts nothing.
 
     from_json: it makes a tuple of a list, and a dataclass of an object.
     """
@@ -283,33 +273,49 @@ def _made(schema: CoreSchema, from_json: bool) -> SchemaValidator:
             *(() if from_json else ("tuple", "dataclass")),
         ):
             node["strict"] = True
-        if node.get("type") in ("list", "tuple"):
+        if node.get("type") in ("list", "tuple", "dict"):
             node["fail_fast"] = True
-        if node.get("type") == "dataclass":
-            more, names = _IN_FILES.get(node["cls"], (False, {}))
-            node["schema"]["extra_behavior"] = "ignore" if more else "forbid"
-            for field in node["schema"]["fields"]:
-                if (name := names.get(field["name"])) is not None:
-                    field["validation_alias"] = (
-                        list(map(_steps, name)) if isinstance(name, list) else _steps(name)
-                    )
-        return node
+        return _as_written(node) if node.get("type") == "dataclass" and from_json else node
 
-    config = CoreConfig(extra_fields_behavior="forbid", allow_inf_nan=False)
+    config = CoreConfig(allow_inf_nan=False)
     return SchemaValidator(strict(schema), config)
+
+
+def _as_written(node: Any) -> CoreSchema:
+    """A dataclass's schema with the names that files use; unknown ones are refused at the first, not all collected."""
+    from pydantic_core import core_schema
+
+    more, names = _IN_FILES.get(node["cls"], (False, {}))
+    node["schema"]["extra_behavior"] = "ignore"
+    for field in node["schema"]["fields"]:
+        if (name := names.get(field["name"])) is not None:
+            field["validation_alias"] = list(map(_steps, name)) if isinstance(name, list) else _steps(name)
+    known = {field["name"] for field in node["schema"]["fields"]}
+
+    def refuse_unknown(value: Any) -> Any:
+        for name in value if isinstance(value, dict) else ():
+            if name not in known:
+                raise FieldError(name, value[name], f"left out; known are {', '.join(sorted(known))}")
+        return value
+
+    if more:
+        return node  # type: ignore[no-any-return]
+    ref = node.pop("ref", None)  # what other parts of the schema refer to must be the whole
+    return core_schema.no_info_before_validator_function(refuse_unknown, node, ref=ref)
 
 
 def _steps(name: str | tuple[str, ...]) -> list[str]:
     return [name] if isinstance(name, str) else list(name)
 
 
-def _check_finite(value: Any, place: tuple[str | int, ...]) -> None:
-    if isinstance(value, dict | list):
-        for step, entry in value.items() if isinstance(value, dict) else enumerate(value):
-            if not isinstance(entry, str):
-                _check_finite(entry, (*place, step))
-    elif isinstance(value, float) and not isfinite(value):
-        raise FieldError(_path(place, ""), value, "a finite number")
+def _infinite(value: Any) -> list[Any]:
+    """Where NaN or infinity stands, step by step, and which it is; empty where nothing of that kind does."""
+    if isinstance(value, float):
+        return [] if isfinite(value) else [value]
+    for step, entry in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(entry, float | list | dict) and (found := _infinite(entry)):
+            return [step, *found]
+    return []
 
 
 def _path(steps: Iterable[str | int], field: str) -> str:
@@ -354,8 +360,6 @@ _WANTED = {
     "dict_type": "an object",
     "dataclass_type": "an object",
     "dataclass_exact_type": "a {class_name}",
-    "extra_forbidden": "left out; nothing of that name is known",
-    "unexpected_keyword_argument": "left out; nothing of that name is known",
     "none_required": "null",
     "literal_error": "one of {expected}",
     "too_short": "a list of at least {min_length}",

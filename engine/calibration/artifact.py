@@ -30,6 +30,7 @@ from routesparse.engine.method import policy
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.patterns import library_hash
 from routesparse.engine.method.predictor import FEATURES, ErrorPredictor
+from routesparse.engine.plain_files import read_json
 from routesparse.engine.schema import (
     Count,
     Like,
@@ -38,12 +39,11 @@ from routesparse.engine.schema import (
     Share,
     Text,
     checked,
-    read_json,
     schema_of,
 )
 
 SCHEMA = 2
-_MOST_FILE_BYTES = 1 << 26
+_MOST_FILE_BYTES = 1 << 23
 COST_FACTOR = (
     2.0  # a dense tile may be this much dearer or cheaper, in sparse tiles, than where delta was measured
 )

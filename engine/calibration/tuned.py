@@ -24,6 +24,7 @@ from routesparse.engine.calibration.checks import RoundedShare, check_stamp
 from routesparse.engine.config import Confidence, Price, RouterConfig
 from routesparse.engine.errors import CalibrationError, shortened
 from routesparse.engine.method.patterns import library_hash
+from routesparse.engine.plain_files import read_json
 from routesparse.engine.schema import (
     FILLED,
     POSITIVE,
@@ -36,7 +37,6 @@ from routesparse.engine.schema import (
     Text,
     ascending,
     checked,
-    read_json,
     schema_of,
 )
 

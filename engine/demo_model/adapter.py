@@ -29,8 +29,8 @@ from torch import Tensor, nn
 from routesparse.engine.demo_model.model import Llama
 from routesparse.engine.errors import ModelError
 from routesparse.engine.models.files import check_folder, first_line
-from routesparse.engine.plain_files import read_bounded
-from routesparse.engine.schema import Real, Text, Whole, checked, in_file, read_json
+from routesparse.engine.plain_files import read_bounded, read_json
+from routesparse.engine.schema import Real, Text, Whole, checked, in_file
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 CONFIG, FACTORS = "adapter_config.json", "adapter_model.safetensors"

@@ -26,6 +26,7 @@ import numpy as np
 from routesparse.engine import paths
 from routesparse.engine.errors import ProfileError
 from routesparse.engine.method.segments import Segment
+from routesparse.engine.plain_files import read_json
 from routesparse.engine.schema import (
     Count,
     Like,
@@ -37,7 +38,6 @@ from routesparse.engine.schema import (
     Whole,
     checked,
     in_file,
-    read_json,
     schema_of,
 )
 from routesparse.kernels.arrays import Array
@@ -47,7 +47,7 @@ SCHEMA = 1
 BREAK_EVEN_DENSITY = 0.35
 LAYERS = 16  # that share the setup of a new shape, where their number is not known
 LONGEST = 1 << 20
-_MOST_FILE_BYTES = 1 << 26
+_MOST_FILE_BYTES = 1 << 23
 
 
 Cost = Annotated[float, Number(0.0, 1e12)]

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from routesparse.engine import paths
 from routesparse.engine.config import DEFAULT_PRICE
 from routesparse.engine.errors import ResultsError
+from routesparse.engine.plain_files import read_json
 from routesparse.engine.schema import (
     Count,
     Number,
@@ -26,10 +27,9 @@ from routesparse.engine.schema import (
     checked,
     from_json,
     in_file,
-    read_json,
 )
 
-MOST_BYTES = 64 << 20
+MOST_BYTES = 8 << 20
 SHIPPED = "evaluations*.json"
 # What a shipped file is, in the order in which they are offered: README cites the first one.
 KINDS = {
