@@ -20,7 +20,7 @@ from routesparse.engine.config import LatencyBudget
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.schema import FieldError, Positive, Real, Text, checked, in_file
 from routesparse.engine.store.columns import Object, check_column, check_columns, json_value
-from routesparse.engine.store.ranges import MOST_MAP_CELLS, ROUNDING, SCHEMA, UNIT_COUNTS
+from routesparse.engine.store.ranges import MOST_BLOCKS, MOST_MAP_CELLS, ROUNDING, SCHEMA, UNIT_COUNTS
 from routesparse.engine.store.rules import Whole
 
 _KEYS = {
@@ -79,7 +79,7 @@ def check(tables: Mapping[str, pa.Table]) -> None:
     ends = pc.add(tables["head_choice"]["first_token"], tables["head_choice"]["tokens"])
     check_column("head_choice.first_token + tokens", ends, Whole(1, run["tokens"]))
     _known_candidates(tables)
-    _heatmaps(tables["probe"], tables["candidate_score"], run["tokens"])
+    _heatmaps(tables["probe"], tables["candidate_score"], run["tokens"], run["block_k"])
     if "worst_row" in tables:
         _worst_rows(tables["worst_row"], run["tokens"], run["block_k"])
     if "block_reads" in tables:
@@ -111,6 +111,9 @@ def _run(run: dict[str, Any], tables: Mapping[str, pa.Table]) -> None:
     if run["layers"] * run["heads"] > MOST_MAP_CELLS:
         wanted = f"at most {MOST_MAP_CELLS // run['heads']}, with {run['heads']} heads"
         raise FieldError("run.layers", run["layers"], wanted)
+    if run["tokens"] > MOST_BLOCKS * run["block_k"]:
+        wanted = f"at least {-(-run['tokens'] // MOST_BLOCKS)}, with {run['tokens']} tokens"
+        raise FieldError("run.block_k", run["block_k"], wanted)
     if run["heads"] % run["kv_heads"]:
         raise FieldError("run.kv_heads", run["kv_heads"], f"a divisor of the {run['heads']} heads")
     units = tables["head_choice"].num_rows
@@ -158,13 +161,14 @@ def _pairs(name: str, table: pa.Table, part: str, whole: str) -> None:
         raise FieldError(f"{name}.{part} in row {more}", table[part][more].as_py(), wanted)
 
 
-def _heatmaps(probe: pa.Table, candidates: pa.Table, tokens: int) -> None:
+def _heatmaps(probe: pa.Table, candidates: pa.Table, tokens: int, block_k: int) -> None:
     """Bytes as many as the shapes say; kinds and rows that exist; masks of as many families as were scored."""
     families = len(candidates["pattern"].filter(pc.not_equal(candidates["pattern"], "dense")).unique())
     _sized("probe", probe, {"positions": 4, "kinds": 1}, "rows")
     _sized("probe", probe, {"mass": 2}, "rows", "columns")
     if families:
         _sized("probe", probe, {"masks": -(-families // 2)}, "rows", "mask_columns")
+    blocks = -(-tokens // block_k)
     if probe.num_rows > _MOST_PROBES:
         raise FieldError("rows of probe", probe.num_rows, f"at most {_MOST_PROBES}")
     columns = probe.select(["masks", "mask_columns", "mask_pool", "kinds", "positions"])
@@ -172,6 +176,9 @@ def _heatmaps(probe: pa.Table, candidates: pa.Table, tokens: int) -> None:
     for place, row in enumerate(rows):
         if row["masks"] is not None and (row["mask_columns"] is None or row["mask_pool"] is None):
             raise FieldError(f"probe.mask_columns in row {place}", row["mask_columns"], "there with masks")
+        if row["masks"] is not None and max(1, row["mask_columns"] - 1) * row["mask_pool"] > blocks:
+            wanted = f"such that its columns end with the prompt's {blocks} blocks"
+            raise FieldError(f"probe.mask_pool in row {place}", row["mask_pool"], wanted)
         if max(row["kinds"]) >= _KINDS:
             raise FieldError(f"probe.kinds in row {place}", max(row["kinds"]), f"below {_KINDS}")
         positions = np.frombuffer(row["positions"], "<i4")
