@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from routesparse.engine.cli.output import Reporter
@@ -23,6 +24,13 @@ def read_prompt_for(model: str, file: Path, number: int | None, report: Reporter
     for line in told:
         report.line(line)
     return text
+
+
+def check_prompts(prompts: Sequence[Path]) -> None:
+    """Errors: InputError for a path that is not there."""
+    for path in prompts:
+        if not path.exists():
+            raise InputError(f"prompt {str(path)!r} does not exist; pass text files or folders")
 
 
 def writable_folder(folder: Path) -> Path:

@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 
 from routesparse.engine import paths
+from routesparse.engine.cli.checks import writable_folder
 from routesparse.engine.cli.options import JsonFlag, ModelName, ProcessCount, RayAddress
 from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.config import RouterConfig
@@ -92,7 +93,7 @@ def evaluate(
         seed=seed,
         model=model,
         data=data or paths.texts(),
-        out=out or paths.home() / "evaluations" / suite,
+        out=writable_folder(out or paths.home() / "evaluations" / suite),
         extras=not no_extras,
     )
     with alone_in(job.out):
