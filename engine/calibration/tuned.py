@@ -42,7 +42,9 @@ from routesparse.engine.schema import (
 
 KIND, SCHEMA = "tuned price", 1
 FOLDER = "tuned"  # below each folder of calibrations
-MEASURES = ("kl", "agreement", "nats", "answer")
+Measure = Literal["kl", "agreement", "nats", "answer"]
+Unit = Literal["document", "window"]
+MEASURES: tuple[Measure, ...] = ("kl", "agreement", "nats", "answer")
 WORDS = {
     "kl": "KL to dense",
     "agreement": "next-token agreement",
@@ -82,7 +84,7 @@ class Part:
     """
 
     domain: Text
-    unit: Literal["document", "window"]
+    unit: Unit
     windows: Positive
     documents: Positive
     clusters: Positive
@@ -99,7 +101,7 @@ class TunedPrice:
 
     name: Text
     domain: Text
-    measure: Literal["kl", "agreement", "nats", "answer"]
+    measure: Measure
     target: AboveZero  # as asked for: of an agreement the least share that agrees
     limit: AboveZero  # the same as a loss: 1 - target of an agreement
     cap: AboveZero  # a window's loss counts at most so much

@@ -70,7 +70,7 @@ class CalibrateRequest(Request):
     fold_a: Prompts = 24  # prompts per length bucket to fit on
     fold_b: Prompts = 60  # prompts per bucket to take delta from
     audit_rows: Tokens = 512  # body rows audited per unit; 0: all of them
-    policy: CalibratedPolicy = RouterConfig.policy
+    policy: CalibratedPolicy = "priced"
     tau: Real | None = None  # of a layer under the policy "priced", else of each head; None: the default
     price: Real | None = None
     segment: PromptTokens | None = None  # tokens; None: what suits the worker's device
