@@ -167,7 +167,7 @@ def _messages(values: list[Any], number: int) -> tuple[Message, ...]:
     for place, one in enumerate(values, start=1):
         role, content = (one.get("role"), one.get("content")) if isinstance(one, dict) else (None, None)
         if isinstance(content, list):  # parts of a message
-            parts = [part.get("text") if isinstance(part, dict) else part for part in content]
+            parts: list[Any] = [part.get("text") if isinstance(part, dict) else part for part in content]
             content = "\n".join(parts) if all(isinstance(part, str) for part in parts) else None
         if not isinstance(role, str) or not isinstance(content, str):
             raise PromptError(
