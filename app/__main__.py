@@ -26,11 +26,15 @@ from streamlit.web.server.server_util import is_allowed_origin
 from streamlit.web.server.starlette import starlette_websocket
 
 from routesparse.app.shell import guard
+from routesparse.engine import paths
+from routesparse.engine.errors import InputError
+from routesparse.engine.terminal import escaped
 
 MAIN = Path(__file__).with_name("main.py")
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
+@escaped()
 def main(arguments: Sequence[str]) -> int:
     """Serve until stopped; the exit code."""
     # Runs hold prompts: what is written is for this user only.
@@ -41,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
                 name: value for name, value in context.params.items() if name not in ("target", "args")
             }
             bootstrap.load_config_options(options)
-            problem = guard.refusal() or _port_problem()
+            problem = guard.refusal() or _port_problem() or _home_problem()
             if problem is not None:
                 print(f"error: {problem}", file=sys.stderr)
                 return 2
@@ -94,6 +98,15 @@ def _port_problem() -> str | None:
                     f"port {port} is in use, perhaps by another RouteSparse; stop that, or take another port: "
                     f"make run PORT={port + 1}"
                 )
+    return None
+
+
+def _home_problem() -> str | None:
+    """Why runs can't be stored where the environment says."""
+    try:
+        paths.home(), paths.shared()
+    except InputError as error:
+        return str(error)
     return None
 
 

@@ -150,7 +150,7 @@ def analyze_prompt(
     )
     record = trace.record(info)
     if dense is not None:
-        text_of = (lambda tokens: str(loaded.tokenizer.decode(tokens))) if keep_text else None
+        text_of = loaded.text_of if keep_text else None
         answers = answer_rows(routed.logits, dense.logits, record.run.run_id, text_of)
         record = replace(record, answers=answers)
         if steps:

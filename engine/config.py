@@ -12,9 +12,10 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from routesparse.engine.errors import ConfigError
+from routesparse.engine.schema import POSITIVE, FieldError, Holds, Number, Share, Whole, check_fields, checked
 
 Policy = Literal["priced", "certified", "budgeted", "strict"]
 ProbeMode = Literal["exact", "pooled"]
@@ -32,22 +33,36 @@ PRICES = (1e-6, 1e6)  # least and most: floors stay numbers, and levels apart
 MAX_TOKENS = 2**24  # more than any model reads
 MAX_SEED = 2**63 - 1  # what bundles and the store hold
 MOST_WEIGHT = 1e6  # of alpha and beta: a risk stays a number
+MOST_ROWS = 2**16  # of each kind of probed rows
+MOST_TESTS = 1_000  # more than a head has candidates
+MOST_BUDGET = 1e12
 BOUNDS: tuple[BoundName, ...] = ("betting", "bernstein")
+Price = Annotated[float, Number(*PRICES)]
+Weight = Annotated[float, Number(0.0, MOST_WEIGHT)]
+Confidence = Annotated[float, Number(0.5, 0.9999)]
+Tokens = Annotated[int, Whole(0, MAX_TOKENS)]
+Rows = Annotated[int, Whole(1, MOST_ROWS)]
+Seed = Annotated[int, Whole(0, MAX_SEED)]
+BlockSize = Annotated[
+    int, Whole(16, MAX_TOKENS), Holds(lambda rows: rows & (rows - 1) == 0, "a power of two of at least 16")
+]
 
 
 @dataclass(frozen=True)
 class LatencyBudget:
     """T_l, the latency limit of one layer: microseconds, or a fraction of the layer's dense attention time."""
 
-    value: float
+    value: Annotated[float, Number(POSITIVE, MOST_BUDGET)]
     unit: Literal["fraction", "us"]
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.value) or self.value <= 0:
+        try:
+            check_fields(self)
+        except FieldError as error:
+            told = FieldError("budget", error.value, error.wanted)
             raise ConfigError(
-                f"budget {self.value:g} leaves no time for any plan; "
-                "pass a fraction of dense such as 0.25, or microseconds a layer such as 800us"
-            )
+                f"{told}; pass a fraction of dense such as 0.25, or microseconds a layer such as 800us"
+            ) from None
         if self.unit == "fraction" and self.value > 2.0:
             raise ConfigError(
                 f"budget {self.value:g} is {self.value:g} times dense; for microseconds write "
@@ -88,69 +103,43 @@ class RouterConfig:
     """Everything that a routing decision depends on besides the prompt, the model and the machine."""
 
     policy: Policy = "priced"
-    tau: float = 0.9  # tau: the mass that each head's certificate must reach; not read by the policy "priced"
-    tau_layer: float = 0.3  # policy "priced": the same for the mean over a layer's heads
-    tau_head: float = 0.25  # policy "priced": the same for each head, so that none is given up
-    price: float = DEFAULT_PRICE  # of a KV block's time in shares of rows: Segment.floor_share
-    confidence: float = 0.95  # q
-    gate_threshold: float | None = None  # lambda; None: the calibration's, or effective_gate_threshold's rule
+    tau: Share = 0.9  # tau: the mass that each head's certificate must reach; not read by the policy "priced"
+    tau_layer: Share = 0.3  # policy "priced": the same for the mean over a layer's heads
+    tau_head: Share = 0.25  # policy "priced": the same for each head, so that none is given up
+    price: Price = DEFAULT_PRICE  # of a KV block's time in shares of rows: Segment.floor_share
+    confidence: Confidence = 0.95  # q
+    gate_threshold: Share | None = None  # lambda; None: the calibration's, or effective_gate_threshold's rule
     budget: LatencyBudget | None = None  # T_l; None: no ceiling (policies "priced" and "certified" only)
-    segment_tokens: int = 16_384
-    tail_tokens: int = 128  # the last rows of the prompt are dense: they usually ask the question
-    block_q: int = 128  # rows of a query block
-    block_k: int = 64  # B: keys of a KV block, and the pool width g of the pooled probe
+    segment_tokens: Tokens = 16_384
+    tail_tokens: Tokens = 128  # the last rows of the prompt are dense: they usually ask the question
+    block_q: BlockSize = 128  # rows of a query block
+    block_k: BlockSize = 64  # B: keys of a KV block, and the pool width g of the pooled probe
     probe: ProbeMode = "exact"
-    recent_rows: int = 64
-    routing_rows: int = 64  # R
-    certificate_rows: int = 128  # C
-    boundary_rows: int = 16
-    max_tests: int = 3  # s: certificates tested per head before it becomes dense
+    recent_rows: Rows = 64
+    routing_rows: Rows = 64  # R
+    certificate_rows: Annotated[int, Whole(8, MOST_ROWS)] = 128  # C
+    boundary_rows: Annotated[int, Whole(0, MOST_ROWS)] = 16
+    max_tests: Annotated[int, Whole(1, MOST_TESTS)] = (
+        3  # s: certificates tested per head before it becomes dense
+    )
     bound: BoundName = "betting"  # of the in-prompt certificate; empirical Bernstein is simpler and wider
-    alpha: float = 0.5  # weight of disagreement u in the risk (eq. 4)
-    beta: float = 0.0  # weight of the error predictor e in the risk (eq. 4); 0: training-free
+    alpha: Weight = 0.5  # weight of disagreement u in the risk (eq. 4)
+    beta: Weight = 0.0  # weight of the error predictor e in the risk (eq. 4); 0: training-free
     solver: SolverName = "greedy"  # of eq. 6; a GPU takes "device", since the others run on the host
     launch: Launch = "fused"
     fallback: bool = True  # step 5; False only for the ablation
-    fallback_limit: float = 0.25  # a higher rate of dense-by-fallback units is reported as a failure
-    break_even_tokens: int | None = None  # below it dense runs untouched; None: from the latency profile
-    seed: int = 0
+    fallback_limit: Share = 0.25  # a higher rate of dense-by-fallback units is reported as a failure
+    break_even_tokens: Tokens | None = None  # below it dense runs untouched; None: from the latency profile
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        _one_of("policy", self.policy, POLICIES)
-        _one_of("probe", self.probe, PROBE_MODES)
-        _one_of("bound", self.bound, BOUNDS)
-        _one_of("solver", self.solver, ("greedy", "exact", "device"))
-        _one_of("launch", self.launch, ("fused", "grouped", "per_head"))
-        for name in ("tau", "tau_layer", "tau_head"):
-            _inside(name, getattr(self, name), 0.0, 1.0)
-        _inside("price", self.price, *PRICES)
-        _inside("confidence", self.confidence, 0.5, 0.9999)
-        _inside("fallback_limit", self.fallback_limit, 0.0, 1.0)
-        if self.gate_threshold is not None:
-            _inside("gate_threshold", self.gate_threshold, 0.0, 1.0)
-        for name in ("alpha", "beta"):
-            value = getattr(self, name)
-            if not math.isfinite(value) or value < 0:
-                raise ConfigError(f"{name} {value!r} must be a finite number >= 0")
-            _inside(name, value, 0.0, MOST_WEIGHT)
-        _whole("seed", self.seed, 0, MAX_SEED)
-        _whole("segment_tokens", self.segment_tokens, 0, MAX_TOKENS)
-        if self.break_even_tokens is not None:
-            _whole("break_even_tokens", self.break_even_tokens, 0, MAX_TOKENS)
-        for name in ("block_q", "block_k"):
-            value = getattr(self, name)
-            if value < 16 or value & (value - 1):
-                raise ConfigError(f"{name} {value} must be a power of two of at least 16")
+        check_settings(self)
         if self.block_q % self.block_k:
             raise ConfigError(f"block_q {self.block_q} must be a multiple of block_k {self.block_k}")
         if self.segment_tokens < self.block_q or self.segment_tokens % self.block_q:
             raise ConfigError(
                 f"segment {self.segment_tokens} tokens must be a positive multiple of {self.block_q} (block_q)"
             )
-        minima = {"recent_rows": 1, "routing_rows": 1, "certificate_rows": 8, "max_tests": 1}
-        for name, least in {**minima, "tail_tokens": 0, "boundary_rows": 0}.items():
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} {getattr(self, name)} must be at least {least}")
         if self.policy in ("budgeted", "strict") and self.budget is None:
             raise ConfigError(
                 f"policy {self.policy!r} needs a latency limit; pass budget, such as 0.25 or 800us"
@@ -237,6 +226,22 @@ def default_config(on_gpu: bool, /, **settings: Any) -> RouterConfig:
     return RouterConfig.from_dict({"segment_tokens": default_segment(on_gpu), **settings})
 
 
+def check_settings(one: Any) -> None:
+    """Hold a dataclass's fields to their annotations, for its ``__post_init__``. Errors: ConfigError."""
+    try:
+        check_fields(one)
+    except FieldError as error:
+        raise ConfigError(str(error)) from None
+
+
+def argument(kind: Any, value: Any, name: str) -> None:
+    """Hold an argument or an option to this kind (``schema.checked``). Errors: ConfigError."""
+    try:
+        checked(kind, value, name)
+    except FieldError as error:
+        raise ConfigError(str(error)) from None
+
+
 def certified_mass(policy: Policy, tau: float | None) -> dict[str, Any]:
     """What ``--tau`` sets: the layer's under the policy "priced", each head's under the others; None: the default."""
     return {} if tau is None else {"tau_layer" if policy == "priced" else "tau": tau}
@@ -247,18 +252,3 @@ def renamed(values: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     return {names.get(name, name): value for name, value in values.items()} | {
         name: values[name] for name in names.values() if name in values
     }
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ConfigError(f"{name} {value!r} is unknown; choose one of {', '.join(allowed)}")
-
-
-def _whole(name: str, value: object, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ConfigError(f"{name} {value!r} must be a whole number from {low} to {high:,}")
-
-
-def _inside(name: str, value: float, low: float, high: float) -> None:
-    if not (isinstance(value, int | float) and low <= value <= high):
-        raise ConfigError(f"{name} {value!r} must lie in [{low:g}, {high:g}]")

@@ -9,23 +9,56 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 from pathlib import Path
 from typing import Any
 
+from routesparse.engine.errors import InputError, shortened
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 DATA = REPOSITORY / "data"  # what ships: the demo model, samples, calibrations, profiles
 
+# s3://bucket, which a Path makes s3:/bucket; file:/x; host:/x. A folder whose name ends in a colon is written ./so:/x.
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.@-]+:/")
+
+
+def local(path: str | Path) -> Path:
+    """A path of this machine, with ``~`` and ``~user`` expanded.
+
+    Errors: InputError for an address such as s3://bucket, of which a folder would be made, and for an unknown user.
+    """
+    if _ADDRESS.match(str(path)):
+        raise InputError(
+            f"{shortened(path)} is an address; name a file or folder of this machine, and copy it from or to there"
+        )
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise InputError(
+            f"{shortened(path)}: this machine has no such user; write the path in full"
+        ) from None
+
+
+def of_database(path: str | Path) -> Path:
+    """A folder for a database's file, resolved. Errors: as ``local``, and for one that DuckDB can't open."""
+    found = local(path).resolve()
+    if "?" in str(found):
+        raise InputError(
+            f"{shortened(found)} has a '?', behind which DuckDB reads settings; name another folder"
+        )
+    return found
+
 
 def home() -> Path:
-    """The folder that runs write into: $ROUTESPARSE_HOME, or var/ in the repository."""
-    return Path(os.environ.get("ROUTESPARSE_HOME") or REPOSITORY / "var").expanduser().resolve()
+    """The folder that runs write into: $ROUTESPARSE_HOME, or var/ in the repository. Errors: as ``of_database``."""
+    return of_database(os.environ.get("ROUTESPARSE_HOME") or REPOSITORY / "var")
 
 
 def shared() -> Path | None:
-    """The folder that all hosts of one store see: $ROUTESPARSE_SHARED; None where it is not set."""
+    """The folder that all hosts of one store see: $ROUTESPARSE_SHARED, or None. Errors: as ``home``."""
     named = os.environ.get("ROUTESPARSE_SHARED")
-    return Path(named).expanduser().resolve() if named else None
+    return of_database(named) if named else None
 
 
 def spool() -> Path:

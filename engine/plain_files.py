@@ -6,8 +6,11 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+from routesparse.engine.schema import from_json
+
+MOST_VALUES = 1 << 19  # of a JSON file; the largest that ships has 16,000
 _GROWN_BYTES = 1 << 20  # read at once of what a file grew by since it was opened
 
 
@@ -66,3 +69,11 @@ def read_bounded(path: str | Path, most_bytes: int, *, follow_links: bool = True
         size = f"{most_bytes >> 20} MB" if most_bytes >= 1 << 20 else f"{most_bytes:,} bytes"
         raise OSError(errno.EFBIG, f"it has more than {size}", str(path))
     return content
+
+
+def read_json(path: Path, most_bytes: int) -> Any:
+    """The value of a JSON file. Errors: OSError, ValueError for too many values, those of ``schema.from_json``."""
+    text = read_bounded(path, most_bytes).decode("utf-8")
+    if sum(map(text.count, ",[{")) > MOST_VALUES:  # three bytes may be an empty list, which takes 64
+        raise ValueError(f"it holds more than {MOST_VALUES:,} values")
+    return from_json(text)

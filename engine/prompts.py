@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from routesparse.engine import plain_files
-from routesparse.engine.errors import ConfigError, PromptError
+from routesparse.engine.errors import ConfigError, ModelError, PromptError, RouteSparseError, shortened
 
 TEXT_SUFFIXES = (".txt", ".md")  # of the files that are read where a folder is given
 MAX_LABEL = 120
@@ -39,7 +39,7 @@ class PromptText:
 
 @dataclass(frozen=True)
 class Prompt(PromptText):
-    """A tokenized prompt; the first token is the model's bos where it has one."""
+    """A tokenized prompt; the first token is the model's bos where it has one, once."""
 
     token_ids: tuple[int, ...]
     token_starts: tuple[int, ...]  # character offset of each token; bos is at 0
@@ -50,14 +50,14 @@ class Prompt(PromptText):
         return len(self.token_ids)
 
     def token_text(self, position: int) -> str:
-        """What a token reads; empty for bos, and for all but the last of several tokens that share a character."""
+        """What a token reads; empty for a bos in front, and for all but the last of several that share a character."""
         starts = (*self.token_starts, len(self.text))
         return self.text[starts[position] : starts[position + 1]]
 
     def block_starts(self, block_tokens: int) -> bytes:
         """int32 little endian [n_blocks + 1]: the character where each block begins, then the end."""
         starts = (*self.token_starts[::block_tokens], len(self.text))
-        return np.asarray(starts, dtype="<i4").tobytes()
+        return struct.pack(f"<{len(starts)}i", *starts)
 
 
 def clean_label(label: str) -> str:
@@ -143,22 +143,56 @@ def refuse_too_long(what: str, text: str, max_tokens: int, count: Callable[[str]
             )
 
 
+def first_missing(ids: Sequence[int], first: int | None) -> bool:
+    """Whether a model's first token, bos, belongs in front of a text's tokens.
+
+    None for a model without. A rendered chat template has it already, and twice would be another prompt.
+    """
+    return first is not None and list(ids[:1]) != [first]
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether native Rust code gave up, as a tokenizer does on a file that contradicts itself: no Exception."""
+    return type(error).__name__ == "PanicException"
+
+
+@contextmanager
+def tokenizing(name: str) -> Iterator[None]:
+    """Inside the block a tokenizer is asked. name: its model's. Errors: ModelError for whatever it raises."""
+    try:
+        yield
+    except (RouteSparseError, MemoryError):
+        raise
+    except BaseException as error:
+        if not (isinstance(error, Exception) or is_panic(error)):
+            raise
+        why = " ".join(shortened(error).split()) or type(error).__name__
+        raise ModelError(
+            f"model {name!r}: its tokenizer fails ({why.rstrip('.')}); check its files"
+        ) from error
+
+
 def tokenize(prompt: PromptText, tokenizer: Any, max_tokens: int) -> Prompt:
     """Token ids with bos in front, and their character offsets, from a fast tokenizer.
 
-    Errors: PromptError for a single token, or more than max_tokens (bos included).
+    Errors: PromptError for a single token, or more than max_tokens (bos included); ModelError of ``tokenizing``.
     """
 
-    def count(piece: str) -> int:
-        return len(tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"])
+    def encoded(text: str) -> Any:
+        with tokenizing(Path(getattr(tokenizer, "name_or_path", "")).name):
+            return tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
 
-    refuse_too_long(f"prompt {prompt.name!r}", prompt.text, max_tokens, count)
-    encoded = tokenizer(prompt.text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-    ids, starts = encoded["input_ids"], [start for start, _ in encoded["offset_mapping"]]
-    if len(ids) < 2:
-        raise PromptError(f"prompt {prompt.name!r} has only {len(ids)} token; pass at least 2")
-    if tokenizer.bos_token_id is not None:
-        ids, starts = [tokenizer.bos_token_id, *ids], [0, *starts]
+    refuse_too_long(
+        f"prompt {prompt.name!r}", prompt.text, max_tokens, lambda piece: len(encoded(piece)["input_ids"])
+    )
+    found, bos = encoded(prompt.text), tokenizer.bos_token_id
+    ids, starts = found["input_ids"], [start for start, _ in found["offset_mapping"]]
+    missing = first_missing(ids, bos)
+    own = len(ids) - (bos is not None and not missing)
+    if own < 2:
+        raise PromptError(f"prompt {prompt.name!r} has only {own} token; pass at least 2")
+    if missing:
+        ids, starts = [bos, *ids], [0, *starts]
     if len(ids) > max_tokens:
         raise PromptError(
             f"prompt {prompt.name!r} has {len(ids):,} tokens, the model reads at most {max_tokens:,}; "

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from routesparse.engine import paths
 from routesparse.engine.errors import StoreError
+from routesparse.engine.plain_files import read_bounded
 
 MARK = ".routesparse"
 
@@ -31,8 +32,8 @@ def mark() -> None:
 def holds(file: Path, token: str) -> bool:
     """Whether the folder is the one that a catalogue or a queue was made with: its file of a random token says so."""
     try:
-        return file.read_text("utf-8") == token
-    except (OSError, UnicodeError):
+        return read_bounded(file, len(token)) == token.encode()
+    except OSError:
         return False
 
 

@@ -10,6 +10,9 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+
+from tests.import_graph import IMPORTS
 
 ROOT = Path(__file__).parents[1]
 REQUIREMENTS = (ROOT / "requirements.txt").read_text()
@@ -37,6 +40,29 @@ def test_every_requirement_is_locked_at_its_version():
     assert {
         lock.normal(name): version for name, version in asked.items()
     }.items() <= locked_versions().items()
+
+
+# Modules of environments of their own: make lm-eval, kvpress, ducklake, ray, vllm.
+EXTRAS = {"lm_eval", "datasets", "kvpress", "psycopg", "ray", "vllm"}
+
+
+def test_what_the_packages_import_is_a_line_of_the_requirements():
+    """Of those that they need to run. What another package happens to bring may be gone with its next version."""
+    ours = EXTRAS | {"routesparse"} | sys.stdlib_module_names
+    imported, brings = {one.library for one in IMPORTS} - ours, metadata.packages_distributions()
+    assert imported >= {"torch", "wonderwords"}, "an import within a function was not seen"
+    runtime = re.findall(r"^([\w.-]+)==", REQUIREMENTS.partition("# Development")[0], flags=re.MULTILINE)
+    asked = set(map(lock.normal, runtime))
+    assert not [name for name in imported if asked.isdisjoint(map(lock.normal, brings.get(name, [name])))]
+
+
+def test_what_the_requirements_need_is_locked():
+    names = {
+        lock.normal(name) for name in re.findall(r"^([\w.-]+)==(?!.*;)", REQUIREMENTS, flags=re.MULTILINE)
+    }
+    needed = [Requirement(text) for name in names for text in metadata.requires(name) or ()]
+    here = [one for one in needed if one.marker is None or one.marker.evaluate({"extra": ""})]
+    assert not [f"{one}" for one in here if lock.normal(one.name) not in LOCKED]
 
 
 def test_every_locked_package_has_hashes():

@@ -138,7 +138,7 @@ def _weights(folder: Path) -> Check:
 
 def _tokenizer(folder: Path) -> Check:
     def look() -> str:
-        check_tokenizer(folder)
+        check_tokenizer(folder, read_config(folder).get("vocab_size"))
         return "A fast tokenizer lies in the folder."
 
     return _tried("Tokenizer", look)

@@ -9,6 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.ui import picture_export
+from routesparse.engine.export.csv_text import as_csv
 
 # Columns that pages need apart from those of the choice, under the names that they have in the bundle's tables.
 _NAMES = {"audited_error": "mean_error", "audited_max_error": "max_error"}
@@ -32,7 +33,7 @@ def downloads(name: str, rows: pd.DataFrame, key: str) -> None:
     """Two quiet buttons, CSV and Parquet."""
     st.download_button(
         "CSV",
-        lambda: rows.rename(columns=_NAMES).to_csv(index=False).encode(),
+        lambda: as_csv(rows.rename(columns=_NAMES)).encode(),
         file_name=f"{name}.csv",
         mime="text/csv",
         key=f"csv-{key}",

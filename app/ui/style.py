@@ -39,6 +39,8 @@ _STYLE = """
 .rs-kpi b { display: block; font-size: 1.3rem; font-weight: 650; line-height: 1.35; }
 .rs-kpi b.none { color: var(--rs-mute); font-size: 1rem; font-weight: 500; line-height: 1.755; }
 .rs-kpi small { display: block; color: var(--rs-mute); font-size: .84rem; line-height: 1.3; }
+/* Its cells could be formulas; our own button CSV makes them texts. */
+[data-testid="stElementToolbarButton"]:has([aria-label^="Download as CSV"]) { display: none; }
 .stApp button kbd { color: var(--rs-mute); opacity: 1; }
 /* A shadow at the side where more columns are. */
 .rs-table { overflow-x: auto; background:

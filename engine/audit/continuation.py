@@ -23,7 +23,7 @@ def continued(model: Any, logits: torch.Tensor, cache: Any, steps: int) -> tuple
     logits float32 [1, vocabulary] and the key-value cache of one prefilled prompt; the cache grows.
     """
     ends = model.generation_config.eos_token_id
-    ends = {ends} if isinstance(ends, int) else set(ends or ())
+    ends = {end for end in (ends if isinstance(ends, list | tuple) else [ends]) if isinstance(end, int)}
     found: list[int] = []
     while len(found) < steps:
         best = logits.argmax(-1, keepdim=True)

@@ -16,7 +16,8 @@ equal ones the nearest). ``factor`` enlarges both budgets.
 
 ``heads_from_json`` and ``heads_to_json`` read and write the authors' format: a list over layers of
 {"head": [pattern, columns, slashes, score]}. A head or layer that a file leaves out gets (1000, 6096), as in their
-code. Of their patterns stream_llm is served too; block_sparse, which their search never writes, is refused.
+code; ``MInference.filled`` counts them. Of their patterns stream_llm is served too; block_sparse, which their search
+never writes, is refused.
 
 Departures: slashes become the KV blocks of 128 x 64 that hold one of their pairs (theirs are 64 x 64 and start
 anywhere); a short last block is pooled over its own tokens; the search may look at sampled rows only (``rows``). Where
@@ -26,7 +27,7 @@ s is below 100, theirs takes any s of the 100 forced offsets, ours the nearest.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -35,7 +36,8 @@ import torch
 
 from routesparse.engine.baselines.pieces import MOST_LOGITS, last_row_sums, ranks, tiles_of_offsets
 from routesparse.engine.baselines.rule import Selection, View, token_means
-from routesparse.engine.errors import ConfigError
+from routesparse.engine.errors import ConfigError, shortened
+from routesparse.engine.plain_files import read_bounded
 from routesparse.engine.seeds import stable_seed
 
 PATTERNS = ("vertical_and_slash", "stream_llm")
@@ -61,7 +63,12 @@ GRID = (
     HeadBudget("vertical_and_slash", 3_500, 100),
     HeadBudget("block_sparse", 8, 1),  # one block in 8
 )
-Heads = tuple[tuple[HeadBudget, ...], ...]  # by layer and query head
+Heads = tuple[
+    tuple[HeadBudget, ...], ...
+]  # by layer and query head; one that a file leaves out is DEFAULT itself
+MAX_BYTES = 1 << 26  # of a file of heads
+_MOST_HEADS = 4_096  # of a layer
+_MOST_TOKENS = 2**31
 
 
 @dataclass(frozen=True)
@@ -95,6 +102,19 @@ class MInference:
             order[..., : max(columns)],
             torch.tensor([columns], device=view.device),
         )
+
+    def filled(self, layers: int, heads: int) -> int:
+        """How many heads of a model with so many layers of so many heads get the default.
+
+        Errors: ConfigError where there are budgets for layers or heads that the model does not have.
+        """
+        most = max(map(len, self.heads), default=0)
+        if len(self.heads) > layers or most > heads:
+            raise ConfigError(
+                f"these MInference heads are of {len(self.heads)} layers of up to {most} heads, the model has {layers} "
+                f"of {heads}; pass those of this model"
+            )
+        return layers * heads - sum(budget is not DEFAULT for layer in self.heads for budget in layer)
 
     def _enlarged(self, budget: int, least: int, tokens: int) -> int:
         return min(tokens, max(least, round(self.factor * budget)))
@@ -168,20 +188,13 @@ def _winner(masses: Sequence[float]) -> HeadBudget:
 def heads_from_json(path: Path) -> Heads:
     """Budgets of a file in the authors' format. Raises ConfigError where it is none."""
     try:
-        layers = json.loads(path.read_text(encoding="utf-8"))
+        layers = json.loads(read_bounded(path, MAX_BYTES).decode("utf-8"))
         if not isinstance(layers, list):
             raise ValueError(f"it is one {type(layers).__name__}, not a list")
-        return tuple(
-            tuple(
-                _entry(layer[str(h)]) if str(h) in layer else DEFAULT for h in range(1 + max(map(int, layer)))
-            )
-            if layer
-            else ()
-            for layer in layers
-        )
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+        return tuple(_layer(layer) for layer in layers)
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise ConfigError(
-            f"{path} holds no MInference heads ({error}); "
+            f"{path} holds no MInference heads ({shortened(error)}); "
             'it should be a list over layers of {"head": [pattern, columns, slashes, score]}'
         ) from error
 
@@ -192,6 +205,15 @@ def heads_to_json(heads: Heads, path: Path) -> None:
     path.write_text(json.dumps(layers), encoding="utf-8")
 
 
+def _layer(entries: Mapping[str, Sequence[object]]) -> tuple[HeadBudget, ...]:
+    """One layer's heads, up to the last that it names. Raises ValueError with what is wrong."""
+    most = max(map(int, entries), default=-1)
+    names = [str(head) for head in range(min(most, _MOST_HEADS) + 1)]
+    if strange := set(entries).difference(names):
+        raise ValueError(f"head {min(strange)!r}; number the heads from 0")
+    return tuple(_entry(entries[name]) if name in entries else DEFAULT for name in names)
+
+
 def _entry(values: Sequence[object]) -> HeadBudget:
     """One head's list. Raises ValueError with what is wrong."""
     pattern, columns, slashes, score = values
@@ -199,4 +221,6 @@ def _entry(values: Sequence[object]) -> HeadBudget:
         raise ValueError(f"pattern {pattern!r}; known are {', '.join(PATTERNS)}")
     if not (isinstance(columns, int) and isinstance(slashes, int) and isinstance(score, int | float)):
         raise ValueError(f"entry {values!r}")
+    if not 0 <= min(columns, slashes) <= max(columns, slashes) < _MOST_TOKENS:
+        raise ValueError(f"{columns} columns and {slashes} slashes")
     return HeadBudget(str(pattern), columns, slashes, float(score))

@@ -7,6 +7,7 @@ layer l mod L. What is timed is real in its pattern, its imbalance and its densi
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import torch
@@ -17,8 +18,10 @@ from routesparse.engine.decide.decision import Decision
 from routesparse.engine.decide.layer import plan_of
 from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.errors import InputError
+from routesparse.engine.jsonl import read_one
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.models.load import LoadedModel, load_model
+from routesparse.engine.models.token_count import chat
 from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.transformers import routed_by
@@ -42,11 +45,8 @@ class Recorder:
     """Plans of the bundled model for the first tokens of one text."""
 
     def __init__(self, prompt: Path, seed: int = 0, model: str = "demo") -> None:
-        """Errors: InputError where the text can't be read; ModelError without the model."""
-        try:
-            text = prompt.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"prompt {prompt}: {error}; pass a text file") from None
+        """Errors: PromptError where the text can't be read; ModelError without the model."""
+        text = read_one(prompt, None, functools.partial(chat, model))[0].text
         self._loaded: LoadedModel = load_model(model)
         self._ids = self._loaded.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         self.prompt, self._seed = prompt, seed

@@ -24,7 +24,7 @@ from routesparse.engine.crew.crews import Processes
 from routesparse.engine.crew.share import Say, share
 from routesparse.engine.crew.work import Piece, Work
 from routesparse.engine.errors import BundleError, InputError, PromptError, is_out_of_memory
-from routesparse.engine.prompts import TEXT_SUFFIXES, read_prompt, tokenize
+from routesparse.engine.prompts import TEXT_SUFFIXES, read_prompt
 from routesparse.engine.rows import RunRecord
 from routesparse.engine.store.bundle import MANIFEST, read_bundle, write_bundle
 from routesparse.engine.verdict import LEVELS, Level, of_record
@@ -203,7 +203,7 @@ class _Analysing:
         text = read_prompt(given.path)
         if text.sha256 != given.sha256:
             raise PromptError(f"prompt {text.name!r} was changed meanwhile; pass the same command again")
-        prompt = tokenize(text, self._loaded.tokenizer, self._loaded.max_tokens)
+        prompt = self._loaded.tokenize(text)
         try:
             return self._analyst(prompt, profile=self._profile, run_id=given.run_id, graphs=self._graphs)
         except Exception as error:

@@ -41,7 +41,7 @@ from typing import Any
 
 import numpy as np
 
-from routesparse.engine.calibration.tuned import MEASURES, Part, PriceResult, TunedPrice
+from routesparse.engine.calibration.tuned import MEASURES, Measure, Part, PriceResult, TunedPrice, Unit
 from routesparse.engine.errors import CalibrationError, ConfigError, shortened
 from routesparse.engine.method.layer_certificate import layer_lower_mass
 
@@ -54,7 +54,7 @@ Row = Mapping[str, Any]
 class Target:
     """What a user asks for, such as kl=0.01, agreement=0.97 or, of questions, answer=0.05."""
 
-    measure: str
+    measure: Measure
     value: float
 
     @classmethod
@@ -65,13 +65,14 @@ class Target:
             number = float(value)
         except ValueError:
             number = math.nan
+        measure = next((one for one in MEASURES if one == name), None)
         most = 1.0 if name == "agreement" else 1e3
-        if name not in MEASURES or not 0 < number < most:
+        if measure is None or not 0 < number < most:
             raise ConfigError(
                 f"target {text[:40]!r} is not understood; pass kl=0.01, nats=0.01 or answer=0.05 (nats a token), or "
                 "agreement=0.97"
             )
-        return cls(name, number)
+        return cls(measure, number)
 
     @property
     def limit(self) -> float:
@@ -126,7 +127,7 @@ def sample(rows: Iterable[Row], domain: str, prices: Sequence[float], target: Ta
     for (cluster, _), at in whole.items():
         clusters.setdefault(cluster, []).append(at)
     by_document = len(clusters) >= LEAST_CLUSTERS or target.measure == "answer"
-    unit = "document" if by_document else "window"
+    unit: Unit = "document" if by_document else "window"
     fewest = min(map(len, clusters.values()), default=0)
     if unit == "window":
         # Strata of equal size; which windows are left out does not depend on what they lost.

@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from routesparse.engine.errors import CalibrationError
-from routesparse.engine.prompts import TEXT_SUFFIXES, PromptText, read_prompt
+from routesparse.engine import jsonl
+from routesparse.engine.errors import CalibrationError, PromptError
+from routesparse.engine.prompts import TEXT_SUFFIXES, PromptText, decode_prompt, read_prompt, tokenizing
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Window:
 
 
 def read_documents(path: Path, domain: str, tokenizer: Any) -> list[Document]:
-    """The text file, or every text file of the folder, in order of name.
+    """The text file, every line of a .jsonl file, or every text file of the folder, in order of name.
 
     Errors: PromptError for a file that is no text; CalibrationError for a folder without any.
     """
@@ -74,9 +75,18 @@ def read_documents(path: Path, domain: str, tokenizer: Any) -> list[Document]:
         )
     documents = []
     for file in files:
-        prompt = read_prompt(file)
-        documents.append(tokenized(replace(prompt, name=file.stem), domain, tokenizer))
+        prompt = replace(read_prompt(file), name=file.stem)
+        texts = [prompt] if file.suffix.lower() != jsonl.SUFFIX else _lines(prompt)
+        documents += [tokenized(text, domain, tokenizer) for text in texts]
     return documents
+
+
+def _lines(file: PromptText) -> list[PromptText]:
+    """A .jsonl file's texts. Errors: PromptError for a line without one, which would be missed by nobody."""
+    rows, wrong = jsonl.read_rows(file.text)
+    if wrong:
+        raise PromptError(f"{file.name}{jsonl.SUFFIX}: {wrong[0]}")
+    return [decode_prompt(row.prompt(None).encode(), f"{file.name} #{row.number}") for row in rows]
 
 
 def document_groups(prompts: Sequence[Path], domain: str, tokenizer: Any) -> dict[str, list[Document]]:
@@ -116,8 +126,11 @@ def _group(folder: Path) -> str:
 
 
 def tokenized(text: PromptText, domain: str, tokenizer: Any) -> Document:
-    """A text as a document of a domain."""
-    ids = tokenizer(text.text, add_special_tokens=False, verbose=False)["input_ids"]
+    """A text as a document of a domain; a bos that it begins with is left out. Errors: ModelError of ``tokenizing``."""
+    with tokenizing(Path(getattr(tokenizer, "name_or_path", "")).name):
+        ids = tokenizer(text.text, add_special_tokens=False, verbose=False)["input_ids"]
+    if ids[:1] == _bos(tokenizer):
+        ids = ids[1:]
     return Document(domain, text.name, text.sha256, np.asarray(ids, dtype=np.int32))
 
 

@@ -9,29 +9,33 @@ questions share that are not independent (each its own where it is missing). The
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from routesparse.engine import fields, plain_files
+from routesparse.engine import plain_files
 from routesparse.engine.calibrate.prompts import Window
 from routesparse.engine.errors import CalibrationError, shortened
+from routesparse.engine.schema import Holds, Text, checked, from_json, in_file
 
 SUFFIX = ".jsonl"
 _MOST_BYTES = 1 << 28
 
 
-def _words(value: Any, field: str) -> None:
-    if not isinstance(value, str) or not value:
-        raise fields.FieldError(field, value, "a text")
+Words = Annotated[str, Holds(len, "a text")]
 
 
-_QUESTION = fields.record(
-    {"prompt": _words, "answer": _words},
-    {"document": fields.text, "cluster": fields.text, "answer_prefix": fields.plain},
-    more=fields.plain,
-)
+@in_file(more=True)
+@dataclass(frozen=True)
+class Question:
+    """One line of a file."""
+
+    prompt: Words
+    answer: Words
+    document: Text | None = None
+    cluster: Text | None = None
+    answer_prefix: str | None = None
 
 
 def are_questions(paths: Sequence[Path]) -> bool:
@@ -50,23 +54,23 @@ def read_questions(path: Path, domain: str, tokenizer: Any) -> list[Window]:
     found = []
     for number, line in enumerate(_lines(path), start=1):
         try:
-            value = json.loads(line, object_pairs_hook=fields.no_field_twice)
+            value = from_json(line)
             if number == 1 and isinstance(value, dict) and "prompt" not in value and "suite" in value:
                 continue
-            _QUESTION(value, "")
-            text = value["prompt"] + str(value.get("answer_prefix") or "")
+            question = checked(Question, value)
+            text = question.prompt + (question.answer_prefix or "")
             asked, answer = (
                 tokenizer(part, add_special_tokens=False, verbose=False)["input_ids"]
-                for part in (text, value["answer"])
+                for part in (text, question.answer)
             )
             if not asked or not answer:
                 raise ValueError("the prompt or the answer has no token")
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise CalibrationError(
                 f'line {number} of {shortened(path)}: {error}; write {{"prompt": "...", "answer": "..."}} a line'
             ) from None
         digest = hashlib.sha256(text.encode()).hexdigest()
-        document = str(value.get("document") or value.get("cluster") or digest[:16])
+        document = question.document or question.cluster or digest[:16]
         found.append(Window(domain, document, digest, 0, (*begin, *asked), tuple(answer)))
     if not found:
         raise CalibrationError(f"{shortened(path)} holds no question; pass a file with one a line")

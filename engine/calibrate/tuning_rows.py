@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import gzip
-import json
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from routesparse.engine import fields, plain_files
-from routesparse.engine.calibration.checks import check_stamp
-from routesparse.engine.config import PRICES
+from routesparse.engine import plain_files
+from routesparse.engine.calibration.checks import RoundedShare, check_stamp
+from routesparse.engine.config import Price
 from routesparse.engine.errors import CalibrationError, shortened
+from routesparse.engine.schema import Count, Object, Positive, Real, Share, Text, checked, from_json, in_file
 
 SAME = (
     "revision",
@@ -27,36 +28,51 @@ WINDOW = ("domain", "cluster", "index", "sha256")  # of a row: what names its wi
 MEASURED = ("kl", "agreement", "nats", "nats_dense", "area")  # a row's results, finite
 _MOST_FILE_BYTES = 1 << 28
 
-_PRICE = fields.number(*PRICES, wanted=f"a number from {PRICES[0]:g} to {PRICES[1]:g}")
-_NAMED = fields.record(
-    {
-        **dict.fromkeys(("domain", "document", "document_sha256", "cluster"), fields.text),
-        "split": fields.one_of("calibration", "test"),
-        "index": fields.whole(),
-        "price": _PRICE,
-    },
-    {"sha256": fields.text, "seed": fields.whole(), "answer_tokens": fields.whole(1)},
-    more=fields.plain,
-)
-_NUMBERS = fields.record(
-    {
-        "kl": fields.number(),
-        "agreement": fields.number(0.0, 1.0, "a number from 0 to 1"),
-        **dict.fromkeys(("nats", "nats_dense"), fields.number()),
-        "area": fields.number(0.0, 1.0 + 1e-6, "a number from 0 to 1"),
-    },
-    more=fields.plain,
-)
-_HEADER = fields.record(
-    {
-        **dict.fromkeys(("model", "revision", "dtype", "device", "library_hash", "command"), fields.text),
-        "stamp": check_stamp,
-        "tokens": fields.whole(1),
-        "seed": fields.whole(),
-        "git_commit": fields.optional(fields.text),
-    },
-    more=fields.plain,
-)
+
+@in_file(more=True)
+@dataclass(frozen=True)
+class Named:
+    """A row of a window that failed."""
+
+    domain: Text
+    document: Text
+    document_sha256: Text
+    cluster: Text
+    split: Literal["calibration", "test"]
+    index: Count
+    price: Price
+    sha256: Text = "unknown"
+    seed: Count = 0
+    answer_tokens: Positive = 1
+
+
+@in_file(more=True)
+@dataclass(frozen=True, kw_only=True)
+class Measured(Named):
+    """A row of a window."""
+
+    kl: Real
+    agreement: Share
+    nats: Real
+    nats_dense: Real
+    area: RoundedShare
+
+
+@in_file(more=True)
+@dataclass(frozen=True)
+class Header:
+    """What rows were measured with."""
+
+    model: Text
+    revision: Text
+    dtype: Text
+    device: Text
+    library_hash: Text
+    command: Text
+    stamp: Object
+    tokens: Positive
+    seed: Count
+    git_commit: Text | None
 
 
 def read_measured(
@@ -73,11 +89,9 @@ def read_measured(
             try:
                 kind = headers if isinstance(value, dict) and "stamp" in value else rows
                 if kind is headers:
-                    _HEADER(value, "")
+                    check_stamp(checked(Header, value).stamp, "stamp")
                 else:
-                    _NAMED(value, "")
-                    if "failed" not in value:
-                        _NUMBERS(value, "")
+                    checked(Named if isinstance(value, dict) and "failed" in value else Measured, value)
             except ValueError as error:
                 raise CalibrationError(
                     f"line {number} of {shortened(path)}: {error}; measure again"
@@ -114,8 +128,8 @@ def _lines(path: Path, tell: Callable[[str], object]) -> list[tuple[int, Any]]:
         if not line.strip():
             continue
         try:
-            found.append((number, json.loads(line, object_pairs_hook=fields.no_field_twice)))
-        except (ValueError, RecursionError) as error:
+            found.append((number, from_json(line)))
+        except ValueError as error:
             # A run that was killed leaves a torn line, which its next start ends.
             if number > 1 and not line.endswith("}"):
                 torn += 1

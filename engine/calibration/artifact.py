@@ -16,23 +16,34 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from routesparse.engine import fields, paths
+from routesparse.engine import paths
 from routesparse.engine.calibration import folders
-from routesparse.engine.calibration.checks import check_calibration
-from routesparse.engine.calibration.drift import DriftReference
+from routesparse.engine.calibration.checks import Fold, Summary, check_calibration
+from routesparse.engine.calibration.drift import DriftReference, Part, Rate
 from routesparse.engine.config import RouterConfig, renamed
 from routesparse.engine.errors import CalibrationError, shortened
 from routesparse.engine.method import policy
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.patterns import library_hash, stamped_families
-from routesparse.engine.method.predictor import ErrorPredictor
+from routesparse.engine.method.predictor import FEATURES, ErrorPredictor
+from routesparse.engine.plain_files import read_json
+from routesparse.engine.schema import (
+    Count,
+    Like,
+    Object,
+    Positive,
+    Share,
+    Text,
+    checked,
+    schema_of,
+)
 
 SCHEMA = 2
-_MOST_FILE_BYTES = 1 << 26
+_MOST_FILE_BYTES = 1 << 23
 COST_FACTOR = (
     2.0  # a dense tile may be this much dearer or cheaper, in sparse tiles, than where delta was measured
 )
@@ -73,12 +84,12 @@ class Bucket:
     histogram: residuals g - g* with equal prompt weights, "edges" [n + 1] and "share" [n].
     """
 
-    min_tokens: int
-    max_tokens: int
-    prompts: int
-    deltas: dict[str, float | None]
-    documents: int = 0
-    units: int = 0  # selected sparse units
+    min_tokens: Positive
+    max_tokens: Positive
+    prompts: Count
+    deltas: dict[str, Share | None]
+    documents: Count = 0
+    units: Count = 0  # selected sparse units
     histogram: dict[str, list[float]] = field(default_factory=dict)
 
 
@@ -86,11 +97,11 @@ class Bucket:
 class CostModel:
     """What decided which candidate is cheapest: the profile's costs, in sparse tiles."""
 
-    profile: str
-    backend: str
-    row: float
-    column: float
-    dense: float
+    profile: Text
+    backend: Text
+    row: Rate
+    column: Rate
+    dense: Rate
 
     @classmethod
     def of(cls, profile: LatencyProfile) -> CostModel:
@@ -109,27 +120,25 @@ class CostModel:
 class Calibration:
     """A calibration artifact. Device is provenance only; everything under ``stamp`` must match the run."""
 
-    name: str
-    domain: str
+    name: Text
+    domain: Text
     gate_threshold: (
-        float | None
+        Part | None
     )  # lambda, chosen on fold A and frozen; None: policy "priced", which has no common one
-    alpha: float
-    model: str
-    model_revision: str
-    library_hash: str
-    stamp: dict[str, Any]
+    alpha: Rate
+    model: Text
+    model_revision: Text
+    library_hash: Text
+    stamp: Object
     buckets: tuple[Bucket, ...]
-    documents: tuple[str, ...]  # sha256 of the calibration documents
-    seed: int
-    provenance: dict[str, Any]
-    dtype: str = "float32"  # of the model when it was measured
+    documents: tuple[Text, ...]  # sha256 of the calibration documents
+    seed: Count
+    provenance: Object
+    dtype: Text = "float32"  # of the model when it was measured
     cost_model: CostModel | None = None
-    folds: dict[str, Any] = field(
-        default_factory=dict
-    )  # "A", "B": prompts, documents [{name, sha256, prompts}]
-    prompts: tuple[dict[str, Any], ...] = ()  # one summary per prompt of both folds
-    parts: tuple[str, ...] = ()  # the domains of a calibration on several
+    folds: Annotated[dict[str, Any], Like(dict[Literal["A", "B"], Fold])] = field(default_factory=dict)
+    prompts: tuple[Annotated[dict[str, Any], Like(Summary)], ...] = ()  # of both folds
+    parts: tuple[Text, ...] = ()  # the domains of a calibration on several
     drift: DriftReference | None = None
     predictor: ErrorPredictor | None = None  # e, fitted on fold A
 
@@ -264,7 +273,7 @@ def load_calibration(name: str, owner: str | None = None) -> Calibration:
                 f"calibration {shortened(path)} can't be read ({error.strerror}); pass another"
             ) from None
         # ValueError: no UTF-8, no JSON, or a field with a value that means nothing (FieldError).
-        except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        except ValueError as error:
             file = "" if str(path) == name else f" in {path}"
             raise CalibrationError(
                 f"calibration {name!r} is corrupt{file}: {error}; restore the file or calibrate again"
@@ -288,9 +297,8 @@ def _unknown(name: str) -> str:
 
 
 def _read(path: Path, name: str) -> Calibration:
-    values = fields.read_json(path, _MOST_FILE_BYTES)
-    schema = values.pop("schema")
-    fields.whole()(schema, "schema")
+    values = read_json(path, _MOST_FILE_BYTES)
+    schema = schema_of(values)
     if schema != SCHEMA:
         told = "calibrate again" if schema < SCHEMA else "upgrade RouteSparse"
         raise CalibrationError(
@@ -306,17 +314,12 @@ def known(owner: str | None = None) -> list[str]:
 
 def _from_dict(values: dict[str, Any]) -> Calibration:
     """Errors: FieldError for the first value outside its meaning."""
-    values = renamed(values, {"gate": "gate_threshold"})
-    check_calibration(values, "")
-    make = {
-        "cost_model": lambda v: CostModel(**v),
-        "drift": DriftReference.from_dict,
-        "predictor": ErrorPredictor.from_dict,
-    }
-    read = {name: kind(values[name]) for name, kind in make.items() if values.get(name) is not None}
-    buckets = tuple(Bucket(**bucket) for bucket in values["buckets"])
-    lists = {name: tuple(values.get(name, ())) for name in ("documents", "prompts", "parts")}
-    return Calibration(**{**values, **read, **lists, "buckets": buckets})
+    found = checked(Calibration, renamed(values, {"gate": "gate_threshold"}))
+    check_calibration(found)
+    if found.predictor is not None and isinstance(curves := found.predictor.fit.get("curves"), dict):
+        fit = found.predictor.fit | {"curves": renamed(curves, {"gate": FEATURES[0]})}
+        found = dataclasses.replace(found, predictor=dataclasses.replace(found.predictor, fit=fit))
+    return found
 
 
 def conformal_delta(residuals: list[np.ndarray], confidence: float) -> float:

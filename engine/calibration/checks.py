@@ -1,45 +1,107 @@
-"""What every value of a calibration file may be; FieldError (``fields.py``) names the first that may not."""
+"""How the values of a calibration file must fit each other; FieldError names the first that does not."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from routesparse.engine import fields
-from routesparse.engine.calibration.drift import check_reference
+from routesparse.engine.calibration.drift import Rate, check_reference
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import ConfigError
-from routesparse.engine.fields import FieldError
 from routesparse.engine.method import policy
-from routesparse.engine.method.predictor import check_trees
+from routesparse.engine.method.predictor import LEAF, ErrorPredictor
+from routesparse.engine.schema import (
+    Count,
+    FieldError,
+    Number,
+    Positive,
+    Real,
+    Text,
+    Whole,
+    ascending,
+    check_length,
+    check_tokens,
+    checked,
+)
+
+if TYPE_CHECKING:
+    from routesparse.engine.calibration.artifact import Bucket, Calibration
+
+Residual = Annotated[float, Number(-1.0, 1.0)]
+RoundedShare = Annotated[float, Number(0.0, 1.0 + 1e-6)]
 
 
-def _check_buckets(value: Any, field: str) -> None:
-    """Lengths ascend without overlap, so that every prompt has one bucket."""
-    fields.items(_check_bucket)(value, field)
-    for place in range(1, len(value)):
-        before, least = value[place - 1]["max_tokens"], value[place]["min_tokens"]
-        if least <= before:
+@dataclass(frozen=True)
+class Summary:
+    """What a file says of one prompt, see calibrate.fit._summary."""
+
+    fold: Literal["A", "B"]
+    domain: Text
+    document: Text
+    sha256: Text
+    tokens: Positive
+    units: Count
+    mean: Residual | None
+    q95: Residual | None
+    max: Residual | None
+    density: RoundedShare
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document of a fold."""
+
+    name: Text
+    sha256: Text
+    prompts: Count
+
+
+@dataclass(frozen=True)
+class Fold:
+    """How many prompts a fold has, of which documents."""
+
+    prompts: Count
+    documents: tuple[Document, ...]
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Residuals of a bucket."""
+
+    edges: tuple[Real, ...]
+    share: tuple[RoundedShare, ...]
+
+
+def check_calibration(found: Calibration) -> None:
+    """Errors: FieldError for the first value that means nothing; lambda is null under the policy "priced" alone."""
+    check_stamp(found.stamp, "stamp")
+    before = 0
+    for place, bucket in enumerate(found.buckets):
+        field = f"buckets[{place}]"
+        if bucket.min_tokens <= before:  # every prompt has one bucket
             wanted = f"above {before}, where the bucket before it ends"
-            raise FieldError(f"{field}[{place}].min_tokens", least, wanted)
+            raise FieldError(f"{field}.min_tokens", bucket.min_tokens, wanted)
+        before = bucket.max_tokens
+        _check_bucket(bucket, field)
+    if found.drift is not None:
+        check_reference(found.drift, "drift")
+    if found.predictor is not None:
+        check_trees(found.predictor, "predictor")
+    policy_name = found.stamp.get("policy")
+    if (policy_name == "priced") != (found.gate_threshold is None):
+        wanted = "null" if policy_name == "priced" else "a number"
+        raise FieldError("gate_threshold", found.gate_threshold, f"{wanted} under the policy {policy_name!r}")
 
 
-def _check_bucket(value: Any, field: str) -> None:
-    fields.record(
-        {
-            "min_tokens": fields.whole(1),
-            "max_tokens": fields.whole(1),
-            "prompts": fields.whole(),
-            "deltas": fields.an_object,
-        },
-        {"documents": fields.whole(), "units": fields.whole(), "histogram": _check_histogram},
-    )(value, field)
-    fields.token_range(value, field)
-    if value.get("documents", 0) > value["prompts"]:
-        raise FieldError(f"{field}.documents", value["documents"], f"at most the {value['prompts']} prompts")
-    _check_deltas(value["deltas"], value["prompts"], f"{field}.deltas")
+def _check_bucket(bucket: Bucket, field: str) -> None:
+    check_tokens(bucket, field)
+    if bucket.documents > bucket.prompts:
+        raise FieldError(f"{field}.documents", bucket.documents, f"at most the {bucket.prompts} prompts")
+    if bucket.histogram:
+        _check_histogram(checked(Histogram, bucket.histogram, f"{field}.histogram"), f"{field}.histogram")
+    _check_deltas(bucket.deltas, bucket.prompts, f"{field}.deltas")
 
 
 def _check_deltas(value: dict[str, Any], prompts: int, field: str) -> None:
@@ -56,8 +118,6 @@ def _check_deltas(value: dict[str, Any], prompts: int, field: str) -> None:
             level = math.nan
         if not 0 < level < 1 or f"{level:g}" != name:
             raise FieldError(f"{field}.{name}", delta, "named after a level q such as 0.95, between 0 and 1")
-        wanted = "a number from 0 to 1, or null for infinite (too few prompts)"
-        fields.optional(fields.number(0.0, 1.0, wanted))(delta, f"{field}.{name}")
         if delta is not None and (prompts == 0 or level * (prompts + 1) / prompts > 1.0):
             raise FieldError(f"{field}.{name}", delta, f"null: {prompts} prompts are too few for this level")
         known[level] = math.inf if delta is None else delta
@@ -70,105 +130,43 @@ def _check_deltas(value: dict[str, Any], prompts: int, field: str) -> None:
             )
 
 
-def _check_histogram(value: Any, field: str) -> None:
-    if value == {}:
-        return
-    share = fields.number(0.0, 1.0 + 1e-9, "a number from 0 to 1")
-    fields.record({"edges": fields.items(fields.number(), least=2), "share": fields.items(share)})(
-        value, field
-    )
-    fields.items(share, len(value["edges"]) - 1)(value["share"], f"{field}.share")
-    fields.ascending(value["edges"], f"{field}.edges")
-    if min(abs(sum(value["share"]) - total) for total in (0.0, 1.0)) > 1e-6:
-        raise FieldError(f"{field}.share", value["share"], "shares of one whole")
+def _check_histogram(found: Histogram, field: str) -> None:
+    check_length(found.share, len(found.edges) - 1, f"{field}.share")
+    ascending(found.edges, f"{field}.edges")
+    if min(abs(sum(found.share) - total) for total in (0.0, 1.0)) > 1e-6:
+        raise FieldError(f"{field}.share", found.share, "shares of one whole")
 
 
-def check_stamp(value: Any, field: str) -> None:
+def check_stamp(value: dict[str, Any], field: str) -> None:
     """Values that a RouterConfig or a constant may have. Missing and unknown ones are told when stamps are compared."""
-    fields.an_object(value, field)
     for name, constant in policy.constants().items():
         if name in value:
-            check = fields.whole() if isinstance(constant, int) else _RATE
-            check(value[name], f"{field}.{name}")
-    known = {f.name: f.default for f in dataclasses.fields(RouterConfig) if f.name in value}
-    for name, default in known.items():
-        found, kind = value[name], str if name == "budget" else type(default)
-        real = isinstance(found, kind) or (kind is float and isinstance(found, int))
-        if (kind is not bool and isinstance(found, bool)) or not (
-            real or (name == "budget" and found is None)
-        ):
-            raise FieldError(f"{field}.{name}", found, f"of the kind of {default!r}")
+            checked(Count if isinstance(constant, int) else Rate, value[name], f"{field}.{name}")
     try:
-        RouterConfig.from_dict({name: value[name] for name in known})
+        RouterConfig.from_dict({f.name: value[f.name] for f in fields(RouterConfig) if f.name in value})
     except ConfigError as error:
-        raise ValueError(f"{field} holds no possible configuration: {error}") from None
+        raise ValueError(f"{field}.{error}") from None
 
 
-def _check_folds(value: Any, field: str) -> None:
-    document = fields.record({"name": fields.text, "sha256": fields.text, "prompts": fields.whole()})
-    fold = fields.record({"prompts": fields.whole(), "documents": fields.items(document)})
-    fields.record({}, {"A": fold, "B": fold})(value, field)
-
-
-_RATE = fields.number(0.0, wanted="a finite number of at least 0")
-_RESIDUAL = fields.optional(fields.number(-1.0, 1.0, "a number from -1 to 1, or null"))
-_SUMMARY = fields.record(  # of one prompt, see calibrate.fit._summary
-    {
-        "fold": fields.one_of("A", "B"),
-        "domain": fields.text,
-        "document": fields.text,
-        "sha256": fields.text,
-        "tokens": fields.whole(1),
-        "units": fields.whole(),
-        "mean": _RESIDUAL,
-        "q95": _RESIDUAL,
-        "max": _RESIDUAL,
-        "density": fields.number(0.0, 1.0 + 1e-6, "a number from 0 to 1"),
-    }
-)
-_CALIBRATION = fields.record(
-    {
-        "name": fields.text,
-        "domain": fields.text,
-        "gate_threshold": fields.optional(
-            fields.number(fields.POSITIVE, 1.0, "a number above 0 and at most 1")
-        ),
-        "alpha": _RATE,
-        "model": fields.text,
-        "model_revision": fields.text,
-        "library_hash": fields.text,
-        "stamp": check_stamp,
-        "buckets": _check_buckets,
-        "documents": fields.items(fields.text),
-        "seed": fields.whole(),
-        "provenance": fields.an_object,
-    },
-    {
-        "dtype": fields.text,
-        "cost_model": fields.optional(
-            fields.record(
-                {
-                    "profile": fields.text,
-                    "backend": fields.text,
-                    "row": _RATE,
-                    "column": _RATE,
-                    "dense": _RATE,
-                }
-            )
-        ),
-        "folds": _check_folds,
-        "prompts": fields.items(_SUMMARY),
-        "parts": fields.items(fields.text),
-        "drift": fields.optional(check_reference),
-        "predictor": fields.optional(check_trees),
-    },
-)
-
-
-def check_calibration(value: Any, field: str) -> None:
-    """Errors: FieldError for the first value that means nothing; lambda is null under the policy "priced" alone."""
-    _CALIBRATION(value, field)
-    policy_name, gate_threshold = value["stamp"].get("policy"), value["gate_threshold"]
-    if (policy_name == "priced") != (gate_threshold is None):
-        wanted = "null" if policy_name == "priced" else "a number"
-        raise FieldError("gate_threshold", gate_threshold, f"{wanted} under the policy {policy_name!r}")
+def check_trees(found: ErrorPredictor, field: str) -> None:
+    """Errors: FieldError for tables of different shapes, entries outside them, or leaves that depth does not reach."""
+    trees, nodes = len(found.feature), len(found.feature[0])
+    inside = Annotated[int, Whole(0, nodes - 1)]
+    for name in ("feature", "threshold", "left", "right", "value"):
+        table = getattr(found, name)
+        check_length(table, trees, f"{field}.{name}")
+        for place, row in enumerate(table):
+            check_length(row, nodes, f"{field}.{name}[{place}]")
+        if name in ("left", "right"):
+            checked(tuple[tuple[inside, ...], ...], table, f"{field}.{name}")
+    reached = set()
+    for feature, left, right in zip(found.feature, found.left, found.right, strict=True):
+        level, depth = {0}, 0
+        # A path longer than the tree has nodes goes in a circle.
+        while (inner := [n for n in level if feature[n] != LEAF]) and depth <= nodes:
+            level, depth = {child for n in inner for child in (left[n], right[n])}, depth + 1
+        reached.add(depth)
+    if max(reached) != found.depth:
+        raise FieldError(
+            f"{field}.depth", found.depth, f"that of the deepest leaf ({max(reached)} by the tables)"
+        )

@@ -16,18 +16,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 
-from routesparse.engine import fields
-from routesparse.engine.fields import FieldError
 from routesparse.engine.rows import HeadChoiceRow
+from routesparse.engine.schema import (
+    FILLED,
+    POSITIVE,
+    FieldError,
+    Number,
+    Positive,
+    Real,
+    Text,
+    ascending,
+    check_length,
+    check_tokens,
+)
 
 ALARM_LEVEL = 0.04
 SHRINKAGE = 0.2  # share of the diagonal in the covariance
 LEAST_SPREAD = 1e-3  # of a descriptor, so that a constant one does not divide by nothing
 KINDS = ("entropy", "local_band", "agreement")
+Rate = Annotated[float, Number(0.0)]
+Part = Annotated[float, Number(POSITIVE, 1.0)]
 
 
 @dataclass(frozen=True)
@@ -44,11 +56,11 @@ class Assessment:
 class Component:
     """One domain's descriptors D at length n: expected intercept + slope log2(n), covariance's inverse [D, D]."""
 
-    name: str
-    intercept: tuple[float, ...]
-    slope: tuple[float, ...]
-    spread: tuple[float, ...]  # standard deviation around the line
-    precision: tuple[tuple[float, ...], ...]
+    name: Text
+    intercept: tuple[Real, ...]
+    slope: tuple[Real, ...]
+    spread: tuple[Annotated[float, Number(POSITIVE)], ...]  # standard deviation around the line
+    precision: tuple[tuple[Real, ...], ...]
 
     def residual(self, values: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """values [..., D] minus the line at tokens [...]."""
@@ -66,12 +78,12 @@ class Component:
 class DriftReference:
     """What a calibration's prompts looked like."""
 
-    descriptors: tuple[str, ...]  # "entropy 0", ...: kind and layer
-    components: tuple[Component, ...]
-    distances: tuple[float, ...]  # reference distances of the calibration's prompts, sorted
-    min_tokens: int
-    max_tokens: int
-    level: float = ALARM_LEVEL
+    descriptors: Annotated[tuple[Text, ...], FILLED]  # "entropy 0", ...: kind and layer
+    components: Annotated[tuple[Component, ...], FILLED]
+    distances: Annotated[tuple[Rate, ...], FILLED]  # reference distances of the calibration's prompts, sorted
+    min_tokens: Positive
+    max_tokens: Positive
+    level: Part = ALARM_LEVEL
 
     def assess(self, values: np.ndarray, tokens: int) -> Assessment | None:
         """values [D] as ``describe_prompt`` gives them; None for a length or a model that was not calibrated."""
@@ -86,61 +98,25 @@ class DriftReference:
         off = np.abs(nearest.residual(values, length)) / np.array(nearest.spread)
         return Assessment(distance, p, p <= self.level, self.descriptors[int(np.argmax(off))])
 
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> DriftReference:
-        """From a calibration file that ``check_reference`` let through."""
-        components = []
-        for part in values["components"]:
-            rows = tuple(tuple(map(float, row)) for row in part["precision"])
-            lines = {name: tuple(map(float, part[name])) for name in ("intercept", "slope", "spread")}
-            components.append(Component(name=part["name"], precision=rows, **lines))
-        return cls(
-            **{
-                **values,
-                "descriptors": tuple(values["descriptors"]),
-                "components": tuple(components),
-                "distances": tuple(map(float, values["distances"])),
-            }
-        )
 
-
-def check_reference(values: Any, field: str) -> None:
+def check_reference(found: DriftReference, field: str) -> None:
     """Errors: FieldError for lists that do not fit the descriptors, a precision that measures no distance, ..."""
-    share = fields.number(fields.POSITIVE, 1.0, "a number above 0 and at most 1")
-    fields.record(
-        {
-            "descriptors": fields.items(fields.text, least=1),
-            "components": fields.items(fields.an_object, least=1),
-            "distances": fields.items(fields.number(0.0, wanted="a finite number of at least 0"), least=1),
-            "min_tokens": fields.whole(1),
-            "max_tokens": fields.whole(1),
-        },
-        {"level": share},
-    )(values, field)
-    width = len(values["descriptors"])
-    if len(set(values["descriptors"])) != width:
-        raise FieldError(f"{field}.descriptors", values["descriptors"], "without repetition")
-    fields.ascending(values["distances"], f"{field}.distances", strictly=False)
-    fields.token_range(values, field)
-    line = fields.items(fields.number(), width)
-    spread = fields.number(fields.POSITIVE, wanted="a finite number above 0")
-    component = fields.record(
-        {
-            "name": fields.text,
-            "intercept": line,
-            "slope": line,
-            "spread": fields.items(spread, width),
-            "precision": fields.items(line, width),
-        }
-    )
-    for place, part in enumerate(values["components"]):
+    width = len(found.descriptors)
+    if len(set(found.descriptors)) != width:
+        raise FieldError(f"{field}.descriptors", found.descriptors, "without repetition")
+    ascending(found.distances, f"{field}.distances", strictly=False)
+    check_tokens(found, field)
+    for place, part in enumerate(found.components):
         name = f"{field}.components[{place}]"
-        component(part, name)
-        precision = np.array(part["precision"], dtype=np.float64)
+        for line in ("intercept", "slope", "spread", "precision"):
+            check_length(getattr(part, line), width, f"{name}.{line}")
+        for row, values in enumerate(part.precision):
+            check_length(values, width, f"{name}.precision[{row}]")
+        precision = np.array(part.precision, dtype=np.float64)
         scale = np.sqrt(np.diag(precision).clip(0.0))  # descriptors differ in size: compare correlations
         scaled = precision / np.outer(scale, scale) if scale.all() else np.zeros_like(precision)
         if not np.allclose(scaled, scaled.T) or np.linalg.eigvalsh(scaled).min() <= 0:
-            raise FieldError(f"{name}.precision", part["precision"], "symmetric and positive definite")
+            raise FieldError(f"{name}.precision", part.precision, "symmetric and positive definite")
 
 
 def describe_prompt(choices: Sequence[HeadChoiceRow]) -> tuple[tuple[str, ...], np.ndarray]:

@@ -15,20 +15,36 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from routesparse.engine import fields, paths
+from routesparse.engine import paths
 from routesparse.engine.calibration import artifact, folders
 from routesparse.engine.calibration.artifact import stamp_of, unread_by
-from routesparse.engine.calibration.checks import check_stamp
-from routesparse.engine.config import PRICES, RouterConfig
+from routesparse.engine.calibration.checks import RoundedShare, check_stamp
+from routesparse.engine.config import Confidence, Price, RouterConfig
 from routesparse.engine.errors import CalibrationError, shortened
-from routesparse.engine.fields import FieldError
 from routesparse.engine.method.patterns import library_hash, stamped_families
+from routesparse.engine.plain_files import read_json
+from routesparse.engine.schema import (
+    FILLED,
+    POSITIVE,
+    Count,
+    FieldError,
+    Number,
+    Object,
+    Positive,
+    Real,
+    Text,
+    ascending,
+    checked,
+    schema_of,
+)
 
 KIND, SCHEMA = "tuned price", 1
 FOLDER = "tuned"  # below each folder of calibrations
-MEASURES = ("kl", "agreement", "nats", "answer")
+Measure = Literal["kl", "agreement", "nats", "answer"]
+Unit = Literal["document", "window"]
+MEASURES: tuple[Measure, ...] = ("kl", "agreement", "nats", "answer")
 WORDS = {
     "kl": "KL to dense",
     "agreement": "next-token agreement",
@@ -41,6 +57,7 @@ FREE = (
     "segment_tokens",
 )  # of a calibration's stamp: what a tuned price sets, and what it holds for alike where a window fits in one
 _MOST_FILE_BYTES = 1 << 22
+AboveZero = Annotated[float, Number(POSITIVE)]
 
 
 @dataclass(frozen=True)
@@ -50,12 +67,12 @@ class PriceResult:
     largest: loss of a single window; above: share of windows above the target; kept: it and every dearer one passed.
     """
 
-    price: float
-    loss: float
-    bound: float
-    largest: float
-    above: float
-    area: float
+    price: Price
+    loss: Real
+    bound: Real
+    largest: Real
+    above: RoundedShare
+    area: RoundedShare
     kept: bool
 
 
@@ -66,11 +83,11 @@ class Part:
     A cluster is a document, or a project where documents are pieces of projects.
     """
 
-    domain: str
-    unit: str  # "document" or "window"
-    windows: int
-    documents: int
-    clusters: int
+    domain: Text
+    unit: Unit
+    windows: Positive
+    documents: Positive
+    clusters: Positive
 
     @property
     def strata(self) -> str:
@@ -82,29 +99,29 @@ class Part:
 class TunedPrice:
     """The artifact. Losses are in the measure's unit: nats a token, or for agreement the share that differs."""
 
-    name: str
-    domain: str
-    measure: str
-    target: float  # as asked for: of an agreement the least share that agrees
-    limit: float  # the same as a loss: 1 - target of an agreement
-    cap: float  # a window's loss counts at most so much
-    confidence: float
-    price: float
+    name: Text
+    domain: Text
+    measure: Measure
+    target: AboveZero  # as asked for: of an agreement the least share that agrees
+    limit: AboveZero  # the same as a loss: 1 - target of an agreement
+    cap: AboveZero  # a window's loss counts at most so much
+    confidence: Confidence
+    price: Price
     robust: bool  # True: the target holds for each part by itself; False: for their mean
-    tested: tuple[PriceResult, ...]  # ascending in price
-    parts: tuple[Part, ...]
-    tokens: int  # of a window
-    model: str
-    model_revision: str
-    dtype: str
-    device: str
-    library_hash: str
-    stamp: dict[str, Any]
-    documents: tuple[str, ...]  # sha256
-    seed: int
-    measured: tuple[str, ...]  # commands
-    command: str
-    commit: str | None
+    tested: Annotated[tuple[PriceResult, ...], FILLED]  # ascending in price
+    parts: Annotated[tuple[Part, ...], FILLED]
+    tokens: Positive  # of a window
+    model: Text
+    model_revision: Text
+    dtype: Text
+    device: Text
+    library_hash: Text
+    stamp: Object
+    documents: tuple[Text, ...]  # sha256
+    seed: Count
+    measured: tuple[Text, ...]  # commands
+    command: Text
+    commit: Text | None
 
     @property
     def at_price(self) -> PriceResult:
@@ -245,7 +262,7 @@ def find(name: str, owner: str | None = None) -> TunedPrice | None:
     if not name.endswith(".json"):
         return find_known(name, owner)
     try:
-        values = fields.read_json(Path(name), _MOST_FILE_BYTES)
+        values = read_json(Path(name), _MOST_FILE_BYTES)
     except (OSError, ValueError):  # the reader of calibrations says what is wrong with it
         return None
     return load(name, owner) if isinstance(values, dict) and values.get("kind") == KIND else None
@@ -258,7 +275,7 @@ def load(name: str, owner: str | None = None) -> TunedPrice:
         places = [Path(name)]
     for path in places:
         try:
-            return _from_dict(fields.read_json(path, _MOST_FILE_BYTES))
+            return _from_dict(read_json(path, _MOST_FILE_BYTES))
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -275,63 +292,14 @@ def load(name: str, owner: str | None = None) -> TunedPrice:
 
 def _from_dict(values: Any) -> TunedPrice:
     """Errors: FieldError for the first value outside its meaning."""
-    _FILE(values, "")
-    fields.ascending([row["price"] for row in values["tested"]], "tested.price")
-    if not any(row["price"] == values["price"] and row["kept"] for row in values["tested"]):
-        raise FieldError("price", values["price"], "one of the tested prices that were kept")
-    rest = {name: value for name, value in values.items() if name not in ("schema", "kind")}
-    lists = {name: tuple(rest[name]) for name in ("documents", "measured")}
-    tested = tuple(PriceResult(**row) for row in rest["tested"])
-    return TunedPrice(**{**rest, **lists, "tested": tested, "parts": tuple(Part(**p) for p in rest["parts"])})
-
-
-def _this_schema(value: Any, field: str) -> None:
-    fields.whole()(value, field)
-    if value != SCHEMA:
-        raise FieldError(field, value, f"{SCHEMA}, which this version reads")
-
-
-_PRICE = fields.number(*PRICES, wanted=f"a number from {PRICES[0]:g} to {PRICES[1]:g}")
-_LOSS = fields.number(wanted="a finite number")
-_SHARE = fields.number(0.0, 1.0 + 1e-6, "a number from 0 to 1")
-_ABOVE = fields.number(fields.POSITIVE, wanted="a number above 0")
-_TESTED = fields.record(
-    {
-        "price": _PRICE,
-        "loss": _LOSS,
-        "bound": _LOSS,
-        "largest": _LOSS,
-        "above": _SHARE,
-        "area": _SHARE,
-        "kept": fields.flag,
-    }
-)
-_PART = fields.record(
-    {
-        "domain": fields.text,
-        "unit": fields.one_of("document", "window"),
-        **dict.fromkeys(("windows", "documents", "clusters"), fields.whole(1)),
-    }
-)
-_FILE = fields.record(
-    {
-        "schema": _this_schema,
-        "kind": fields.one_of(KIND),
-        **dict.fromkeys(
-            ("name", "domain", "model", "model_revision", "dtype", "device", "library_hash", "command"),
-            fields.text,
-        ),
-        "measure": fields.one_of(*MEASURES),
-        **dict.fromkeys(("target", "limit", "cap"), _ABOVE),
-        "confidence": fields.number(0.5, 0.9999, "a number from 0.5 to 0.9999"),
-        "price": _PRICE,
-        "robust": fields.flag,
-        "tested": fields.items(_TESTED, least=1),
-        "parts": fields.items(_PART, least=1),
-        "tokens": fields.whole(1),
-        "stamp": check_stamp,
-        **dict.fromkeys(("documents", "measured"), fields.items(fields.text)),
-        "seed": fields.whole(),
-        "commit": fields.optional(fields.text),
-    }
-)
+    schema = schema_of(values)
+    if schema != SCHEMA:
+        raise FieldError("schema", schema, f"{SCHEMA}, which this version reads")
+    if (kind := values.pop("kind", None)) != KIND:
+        raise FieldError("kind", kind, KIND)
+    found = checked(TunedPrice, values)
+    check_stamp(found.stamp, "stamp")
+    ascending([row.price for row in found.tested], "tested.price")
+    if not any(row.price == found.price and row.kept for row in found.tested):
+        raise FieldError("price", found.price, "one of the tested prices that were kept")
+    return found

@@ -20,26 +20,33 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import numpy as np
 import torch
 
 from routesparse.engine.certification.named_rows import NamedRows, positions_of, read_names
-from routesparse.engine.certification.reads import BLOCK, Plan, reads_of
+from routesparse.engine.certification.reads import BLOCK, Plan, PlanReads, check_layers, reads_of
 from routesparse.engine.certification.record import About, record_of
 from routesparse.engine.certification.report import Certified, Settings
 from routesparse.engine.certification.rows import ROWS, RowScores, draw_rows, score_rows
+from routesparse.engine.config import Seed, argument
 from routesparse.engine.device.names import device_name
 from routesparse.engine.errors import ConfigError, PromptError, UnsupportedModelError
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.rows import EXECUTED_TOLERANCE
 from routesparse.engine.runtime.transformers import attention_modules, check_supported
 from routesparse.engine.runtime.watching import Call, watched
+from routesparse.engine.schema import Count, Positive, Real, Whole
 from routesparse.engine.store.bundle import write_bundle
 
 FEWEST_ROWS = 2
 KEEP = 100  # passes that a report keeps
+_KINDS = {
+    "rows": Annotated[int, Whole(FEWEST_ROWS, 1 << 20)],
+    "seed": Seed,
+    "block": tuple[Positive, Positive],
+    "every": Positive,
+}
 
 
 @dataclass(frozen=True)
@@ -54,13 +61,12 @@ class Request:
     block: tuple[int, int] = BLOCK  # of a bare block mask
     every: int = 1  # one forward pass in so many is certified
     rows_at: tuple[NamedRows, ...] = ()
+    plan_note: str | None = None  # stands beside what the report says of the plan
 
     def __post_init__(self) -> None:
         """Errors: ConfigError."""
-        if self.rows < FEWEST_ROWS:
-            raise ConfigError(f"{self.rows} rows a head give no bound; pass at least {FEWEST_ROWS}")
-        if self.every < 1 or min(self.block) < 1:
-            raise ConfigError(f"every {self.every} and block {self.block}: pass numbers of at least 1")
+        for name, kind in _KINDS.items():
+            argument(kind, getattr(self, name), name)
 
     @property
     def named(self) -> str | None:
@@ -88,6 +94,8 @@ class Request:
         reads = None
         if self.plan is not None:
             reads = reads_of(self.plan, layer, shape, self.block, inputs.q.device)
+            if isinstance(reads, PlanReads):
+                reads.check_attention(inputs, window)
         planned = self.plan is not None
         drawn = score_rows(inputs, out, rows, window, reads, planned)
         cached = shape[3] - shape[2]
@@ -118,8 +126,7 @@ class Report:
     about: About = field(default_factory=About)  # what ``to_bundle`` says of model and prompt
 
     def __post_init__(self) -> None:
-        if self.keep < 1:
-            raise ConfigError(f"keep {self.keep} passes: pass at least 1")
+        argument(Positive, self.keep, "keep")
 
     def add(self, found: Certified) -> None:
         """One more pass; a server's report must not grow for as long as it runs."""
@@ -160,6 +167,7 @@ def certify(
     *,
     plan: Plan = None,
     plan_name: str | None = None,
+    plan_note: str | None = None,
     block: tuple[int, int] = BLOCK,
     rows: int = ROWS,
     rows_at: Sequence[str] = (),
@@ -175,8 +183,9 @@ def certify(
 
     what: a transformers model, or attention(q [B, H, n_q, D], k [B, Hkv, n_k, D], v, ...) -> out [B, H, n_q, D] (or a
     tuple that begins with it), causal and bottom-right aligned; inside the block call ``report.attention``.
-    plan: what is said to be read (``reads.py``); it is judged, not executed. tolerance, most_beyond: relative output
-    error that a row may have, and the share of rows that may have more; None: the verdict asks for rounding only.
+    plan: what is said to be read (``reads.py``); it is judged, not executed. plan_note: what the report says beside it,
+    such as how much of it was filled in by default. tolerance, most_beyond: relative output error that a row may have,
+    and the share of rows that may have more; None: the verdict asks for rounding only.
     rows_at: rows to be scored beside the ``rows`` random ones of each head: "16000:16384" in tokens, or "last:64";
     those that a pass has no queries of are left out of it.
     every: 1 forward pass in so many, for servers. keep: the report holds so many passes, the last ones.
@@ -184,14 +193,13 @@ def certify(
     named rows were in no pass.
     """
     settings = Settings(confidence, mass_level, tolerance, most_beyond)
-    request = Request(settings, rows, seed, plan, plan_name, block, every, read_names(rows_at))
+    request = Request(settings, rows, seed, plan, plan_name, block, every, read_names(rows_at), plan_note)
     report = Report(keep=keep)
     if isinstance(what, torch.nn.Module) and hasattr(what, "config"):
         model: Any = what
         check_supported(model)
         layers = len(attention_modules(model))
-        if isinstance(plan, np.ndarray | torch.Tensor) and plan.ndim == 4 and len(plan) != layers:
-            raise ConfigError(f"the mask has {len(plan)} layers, the model {layers}; pass one mask a layer")
+        check_layers(plan, layers)
         report.about = replace(report.about, model=model_name(model))
         with watched(model, _Listener(request, report, layers)):
             yield report
@@ -234,7 +242,16 @@ def certify_attention(
     Errors: ConfigError; PromptError for a prompt of padding alone.
     """
     request = request or Request()
+    for number, given in (("scale", scale), ("softcap", softcap)):
+        argument(Real | None, given, number)
+    argument(Positive | None, window, "window")
+    argument(Count, layer, "layer")
     scale = q.shape[-1] ** -0.5 if scale is None else scale
+    if getattr(request.plan, "ndim", 0) == 4 and len(q) > 1:
+        raise ConfigError(
+            f"a mask of 4 dimensions is by layer, not by prompt, and there are {len(q)} prompts; pass this layer's "
+            "[heads, query blocks, key blocks], or one prompt at a time"
+        )
     inputs = AttentionInputs(q, k, v, scale, key_start, softcap, sinks)
     salt = hash_of_keys(k) if salt is None else salt
     scores = request.scored(inputs, out, salt, layer, window)
@@ -340,6 +357,7 @@ def _certified(
     return Certified(
         name=name,
         plan=request.named,
+        plan_note=request.plan_note,
         prompt=salt,
         **facts,
         seed=request.seed,

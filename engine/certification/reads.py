@@ -2,6 +2,9 @@
 
 ``reads_of`` takes what a caller has; nothing of the size [n, n] is ever built. Causality, the window and padding are
 the attention's, not the plan's: whoever asks cuts the answer by them.
+
+A plan is of exactly the call's queries and keys, as FlexAttention asks of its masks, or it is refused: the first rows
+of a longer one are other rows, and which of them a chunk has the plan does not say.
 """
 
 from __future__ import annotations
@@ -9,12 +12,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
-from routesparse.engine.errors import ConfigError
+from routesparse.engine.errors import ConfigError, shortened
+from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.kernels.exact_rows import Kept
 from routesparse.kernels.interface import RowPlan
 
@@ -52,6 +57,20 @@ class PlanReads(Reads):
             return Kept(blocks, plan.block_k, None)
         return Kept(blocks, plan.block_k, _listed(plan.columns[place], plan.column_count[place], plan.n_k))
 
+    def check_attention(self, inputs: AttentionInputs, window: int | None) -> None:
+        """Errors: ConfigError where the plan has a window, padding, soft cap or sinks of its own, not the call's."""
+        called = {"window": window, "softcap": inputs.softcap, "sinks": inputs.sinks}
+        for name, value in {**called, "key_start": inputs.first_keys()}.items():
+            made = getattr(self.plan, name)
+            if made is None or made is value or (name == "window" and made >= self.plan.n_k):
+                continue
+            both = [x.tolist() if torch.is_tensor(x) else x for x in (made, value)]
+            if both[0] != both[1]:
+                told = [shortened(x) for x in both]
+                raise ConfigError(
+                    f"the RowPlan's {name} is {told[0]}, the attention's {told[1]}; pass its own plan"
+                )
+
 
 @dataclass(frozen=True)
 class BlockReads(Reads):
@@ -80,7 +99,7 @@ class FlexReads(Reads):
         b = min(batch, mask.kv_indices.shape[0] - 1)
         head = heads if mask.kv_indices.shape[1] > 1 else torch.zeros_like(heads)
         place = (b, head, rows // block_q)
-        count = mask.kv_indices.shape[-1]
+        count = -(-mask.shape[-1] // block_k)
         partial = _listed(mask.kv_indices[place], mask.kv_num_blocks[place], count)
         partial = partial.repeat_interleave(block_k, -1)[:, :keys]
         key = torch.arange(partial.shape[-1], device=rows.device)
@@ -107,25 +126,68 @@ def reads_of(
     if callable(plan):
         plan = plan(layer)
     if isinstance(plan, Mapping):
+        if strange := [key for key in plan if not isinstance(key, Integral)]:
+            raise ConfigError(
+                f"a plan by layer has the key {shortened(strange[0])!r}; write {{0: mask, 1: ...}}"
+            )
         plan = plan.get(layer)
     if plan is None:
         return None
     if isinstance(plan, RowPlan):
-        planned = (plan.batch, plan.heads, plan.n_q, plan.n_k)
-        if planned != shape:
-            raise ConfigError(
-                f"layer {layer} has prompts, heads, queries and keys {shape}, its row plan {planned}; pass the plan of "
-                "this prompt"
-            )
+        _check_fit(plan, layer, (plan.batch, plan.heads, plan.n_q, plan.n_k), shape, plan.device, device)
         return PlanReads(plan)
     if hasattr(plan, "kv_num_blocks") and hasattr(plan, "mask_mod"):
-        return _flex(plan, layer, shape)
+        _check_fit(plan, layer, tuple(plan.shape), shape, plan.kv_indices.device, device, shared=1)
+        blocks, rows = plan.kv_num_blocks.shape[-1], plan.BLOCK_SIZE[0]
+        if blocks != -(-shape[2] // rows):
+            raise ConfigError(
+                f"layer {layer}: the BlockMask's {blocks} blocks of {rows} queries are not its {shape[2]} queries; "
+                "make it for this prompt, not as a slice of another"
+            )
+        return FlexReads(plan)
     if isinstance(plan, np.ndarray | torch.Tensor):
         return _block_mask(plan, layer, shape, block, device)
     raise ConfigError(
         f"layer {layer}: {type(plan).__name__} is no plan; pass a RowPlan, a bool block mask [heads, query blocks, "
         "key blocks], a BlockMask of FlexAttention, or one of these by layer"
     )
+
+
+def check_layers(plan: Plan, layers: int) -> None:
+    """Errors: ConfigError for a plan of other layers than the model's, some of which would never be judged."""
+    if isinstance(plan, np.ndarray | torch.Tensor) and plan.ndim == 4 and len(plan) != layers:
+        raise ConfigError(f"the mask has {len(plan)} layers, the model {layers}; pass one mask a layer")
+    if isinstance(plan, Mapping) and (beyond := set(plan) - set(range(layers))):
+        raise ConfigError(
+            f"a plan by layer has the key {shortened(min(beyond, key=str))!r}; the model's layers are 0 to {layers - 1}"
+        )
+
+
+def _check_fit(
+    plan: Any,
+    layer: int,
+    planned: tuple[int, ...],
+    shape: tuple[int, int, int, int],
+    lies_on: torch.device,
+    device: torch.device | str,
+    shared: int | None = None,
+) -> None:
+    """planned: the plan's prompts, heads, queries and keys. shared: the size that stands for all prompts or heads.
+
+    Errors: ConfigError.
+    """
+    name, told = type(plan).__name__, "{} prompts, {} heads, {} queries and {} keys".format
+    planned = (0,) * (4 - len(planned)) + planned
+    shares = all(mine in (called, shared) for mine, called in zip(planned[:2], shape[:2], strict=True))
+    if not shares or planned[2:] != shape[2:]:
+        raise ConfigError(
+            f"layer {layer}: the {name} has {told(*planned)}, the call {told(*shape)}; pass the plan of this prompt, "
+            "and for a chunk that of the chunk's own queries"
+        )
+    if lies_on != torch.device(device):
+        raise ConfigError(
+            f"layer {layer}: the {name} lies on {lies_on}, its queries on {device}; move it there"
+        )
 
 
 def _block_mask(
@@ -144,6 +206,11 @@ def _block_mask(
     mask = torch.from_numpy(np.array(masks)) if isinstance(masks, np.ndarray) else masks
     _, heads, n_q, n_k = shape
     wanted = (-(-n_q // block[0]), -(-n_k // block[1]))
+    if n_q < n_k and wanted[0] == -(-n_k // block[0]):
+        raise ConfigError(
+            f"layer {layer}: a chunk of {n_q} queries over {n_k} keys has as many blocks of {block[0]} as the whole "
+            "prompt, and a bool mask does not say which it is of; pass a RowPlan or a BlockMask of the chunk"
+        )
     if mask.dtype != torch.bool or mask.ndim != 3 or len(mask) not in (1, heads) or mask.shape[1:] != wanted:
         raise ConfigError(
             f"layer {layer}: a mask of {str(mask.dtype).removeprefix('torch.')} {list(mask.shape)}; {n_q} queries and "
@@ -151,23 +218,6 @@ def _block_mask(
             "pass the block sizes that the mask was made with"
         )
     return BlockReads(mask.to(device), *block)
-
-
-def _flex(mask: Any, layer: int, shape: tuple[int, int, int, int]) -> FlexReads:
-    """Errors: ConfigError."""
-    batch, heads, n_q, n_k = shape
-    block_q, block_k = mask.BLOCK_SIZE
-    rows, columns = mask.kv_num_blocks.shape[-1], mask.kv_indices.shape[-1]
-    prompts, mask_heads = mask.kv_indices.shape[:2]
-    fits = prompts in (1, batch) and mask_heads in (1, heads)
-    fits = fits and rows * block_q >= n_q and columns * block_k >= n_k
-    if not fits:
-        raise ConfigError(
-            f"layer {layer}: the BlockMask has {prompts} prompts, {mask_heads} heads and {rows} x {columns} blocks of "
-            f"{block_q} x {block_k}; {batch} prompts of {heads} heads, {n_q} queries and {n_k} keys need another; make "
-            "it for this prompt"
-        )
-    return FlexReads(mask)
 
 
 def _listed(indices: torch.Tensor, count: torch.Tensor, size: int) -> torch.Tensor:

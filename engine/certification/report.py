@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -32,37 +32,30 @@ from routesparse.engine.certificate_rows import (
 from routesparse.engine.certification import named_rows
 from routesparse.engine.certification.bounds import least_mean, most_mean, most_share, share_within_largest
 from routesparse.engine.certification.rounding import all_digits, at_least, at_most
-from routesparse.engine.errors import ConfigError
+from routesparse.engine.config import check_settings
 from routesparse.engine.rows import EXECUTED_TOLERANCE
+from routesparse.engine.schema import POSITIVE, Holds, Number
 
 WORST_HEADS = 5
+InnerShare = Annotated[
+    float, Number(), Holds(lambda share: 0 < share < 1, "a number between 0 and 1, such as 0.95")
+]
 
 
 @dataclass(frozen=True)
 class Settings:
     """What is asked of a certification."""
 
-    confidence: float = 0.95
-    mass_level: float = 0.5  # rows whose retained mass is below it are counted
-    tolerance: float | None = None  # relative output error that a row may have; None: rounding only
-    most_beyond: float = 0.01  # share of rows that may exceed the tolerance
+    confidence: InnerShare = 0.95
+    mass_level: InnerShare = 0.5  # rows whose retained mass is below it are counted
+    tolerance: Annotated[float, Number(POSITIVE, 1e38)] | None = (
+        None  # relative error of a row; None: rounding only
+    )
+    most_beyond: InnerShare = 0.01  # share of rows that may exceed the tolerance
 
     def __post_init__(self) -> None:
         """Errors: ConfigError."""
-        shares = {
-            "confidence": self.confidence,
-            "mass_level": self.mass_level,
-            "most_beyond": self.most_beyond,
-        }
-        for name, value in shares.items():
-            if not 0.0 < value < 1.0:
-                raise ConfigError(
-                    f"{name} {value:g} is no share; pass a number between 0 and 1, such as 0.95"
-                )
-        if self.tolerance is not None and not 0.0 < self.tolerance < 1e39:
-            raise ConfigError(
-                f"tolerance {self.tolerance:g} is no number above 0; pass a relative error, such as 0.05"
-            )
+        check_settings(self)
 
 
 @dataclass(frozen=True)
@@ -143,6 +136,7 @@ class Certified:
     dense_layers: tuple[
         int, ...
     ] = ()  # layers for which the plan says nothing: they count as reading everything
+    plan_note: str | None = None
     places: tuple[tuple[str, range], ...] = ()  # labels of named rows, and which tokens they are here
     named_scores: tuple[dict[str, np.ndarray], ...] = ()  # of each layer, in the order of the places
 
@@ -340,6 +334,8 @@ def _findings(found: Certified) -> tuple[str, ...]:
         return tuple(told)
     if found.told_dense is not None:
         told.append(found.told_dense)
+    if found.plan_note is not None:
+        told.append(found.plan_note)
     told.append(
         f"the plan keeps a mean mass of {plan.mass:.3f}, and the largest key in {plan.hit_rate:.1%} of rows; {at} each "
         f"the mean mass is at least {at_least(plan.mass_bound)}, the largest key is kept in at least "

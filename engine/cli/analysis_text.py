@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from routesparse.engine.calibration.tuned import TunedPrice
-from routesparse.engine.cli.output import Reporter, out_console, printable
+from routesparse.engine.cli.output import Reporter, out_console
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.method import families
 from routesparse.engine.rows import EXECUTED_TOLERANCE, RunRecord, deviates
@@ -152,13 +152,13 @@ def print_summary(record: RunRecord, bundle: Path) -> None:
                 f"mean error {run.mean_error:.4f}, worst row {run.max_error:.4f}"
             )
             lines += _executed(record)
-        console.print("\n".join(lines), markup=False, soft_wrap=True)
+        console.print("\n".join(lines), soft_wrap=True)
     judged = of_record(record)
     lines = [
         f"{'verdict ' + judged.level if place == 0 else '  ' + found.level}: {found.text}"
         for place, found in enumerate(judged.findings)
     ]
-    console.print("\n".join([*lines, f"run {run.run_id}", str(bundle)]), markup=False, soft_wrap=True)
+    console.print("\n".join([*lines, f"run {run.run_id}", str(bundle)]), soft_wrap=True)
 
 
 def _executed(record: RunRecord) -> list[str]:
@@ -185,7 +185,7 @@ def print_folder(made: FolderRuns) -> None:
     table = Table("prompt", "tokens", "density", "verdict", "prefill", "run")
     for run in made.runs:
         table.add_row(
-            printable(run.prompt),
+            run.prompt,
             f"{run.tokens:,}",
             "dense" if run.density is None else f"{run.density:.3f}",
             run.verdict,
@@ -200,4 +200,4 @@ def print_folder(made: FolderRuns) -> None:
     verdicts = ", ".join(f"{count} {level}" for level, count in made.verdicts.items())
     before = sum(run.earlier for run in made.runs)
     lines.append(f"{len(made.runs)} runs ({before} done before): {verdicts}; {len(made.failed)} failed")
-    console.print("\n".join(map(printable, lines)), markup=False, soft_wrap=True)
+    console.print("\n".join(lines), soft_wrap=True)

@@ -14,8 +14,15 @@ from routesparse.engine import shared_folder
 from routesparse.engine.bulk.asked import Analyst, Asked
 from routesparse.engine.calibration import tuned
 from routesparse.engine.cli.analysis_text import no_promise, print_folder, print_summary, tell, warn, warnings
-from routesparse.engine.cli.checks import writable_folder
-from routesparse.engine.cli.options import JsonFlag, ModelName, ProcessCount, RayAddress, RopeJson
+from routesparse.engine.cli.checks import read_prompt_for, writable_folder
+from routesparse.engine.cli.options import (
+    JsonFlag,
+    ModelName,
+    ProcessCount,
+    PromptNumber,
+    RayAddress,
+    RopeJson,
+)
 from routesparse.engine.cli.output import Reporter, analysis_object, print_json
 from routesparse.engine.config import (
     AuditDepth,
@@ -38,10 +45,12 @@ def analyze(
     file: Annotated[
         Path,
         typer.Argument(
-            help="A text file in UTF-8: the prompt. Or a folder of .txt and .md files, a run each."
+            help="A text file in UTF-8: the prompt. Or a .jsonl file, read as New run does. Or a folder of .txt and "
+            ".md files, a run each."
         ),
     ],
     model: ModelName = "demo",
+    number: PromptNumber = None,
     calibration: Annotated[
         str | None,
         typer.Option(
@@ -105,7 +114,7 @@ def analyze(
     """Prefill one prompt with routing, or each of a folder, and write its run bundle: every choice, and why."""
     report = Reporter()
     report.line(f"reading {file.name}")
-    from routesparse.engine.prompts import check_domain, read_prompt
+    from routesparse.engine.prompts import check_domain
 
     crew = Processes(processes, ray)
     check_domain(domain)
@@ -115,7 +124,9 @@ def analyze(
         raise InputError(
             f"--processes and --ray share a folder's prompts, {file.name} is one; leave them out"
         )
-    text = None if many else read_prompt(file)
+    if many and number is not None:
+        raise InputError(f"--number is for a .jsonl file, {file.name} is a folder; leave it out")
+    text = None if many else read_prompt_for(model, file, number, report)
     config = RouterConfig(
         policy=policy,
         **certified_mass(policy, tau),

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from routesparse.engine.cli.checks import writable_folder
 from routesparse.engine.cli.options import JsonFlag
 from routesparse.engine.cli.output import Reporter, print_json
 from routesparse.engine.errors import InputError
@@ -43,6 +44,8 @@ def bench(
         raise InputError(
             f"--prompt {prompt} records plans for end-to-end alone; leave it out of bench {what.value}"
         )
+    if out is not None:
+        writable_folder(out.parent)
     import torch
 
     if not torch.cuda.is_available():

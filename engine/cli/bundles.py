@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
-from rich.text import Text
 
 from routesparse.engine import paths, plain_files
 from routesparse.engine.cli.options import JsonFlag
-from routesparse.engine.cli.output import Reporter, out_console, print_json, printable
+from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.errors import BundleError, InputError, StoreError
 from routesparse.engine.rows import is_layer_uncertified, is_uncertified
 
@@ -90,15 +89,15 @@ def runs(
     table.columns[0].no_wrap = True
     for row in found:
         if "problem" in row:
-            table.add_row(_cell(row["run_id"]), "", row["problem"], "", "", "", "", "", "", row["place"])
+            table.add_row(row["run_id"], "", row["problem"], "", "", "", "", "", "", row["place"])
             continue
         if row["kind"] == "certificate":
             told = f"certificate of {row['plan'] or row['function']}: {row['verdict']}"
-            cells = map(_cell, (row["run_id"], row["model"], row["prompt_name"], f"{row['tokens']:,}", told))
+            cells = (row["run_id"], row["model"], row["prompt_name"], f"{row['tokens']:,}", told)
             table.add_row(*cells, "-", "-", "-", "-", row["place"])
             continue
         density = "-" if row["density"] is None else f"{row['density']:.3f}"
-        names = map(_cell, (row["run_id"], row["model"], row["prompt_name"]))
+        names = (row["run_id"], row["model"], row["prompt_name"])
         fell_back = f"{row['dense_fallback_units']} of {row['units']}"
         uncertified = f"{row['uncertified_units']} of {row['units']}"
         if row["uncertified_layers"]:
@@ -354,8 +353,3 @@ def _unpack(archive: zipfile.ZipFile, name: str, folder: Path) -> None:
         if target.exists():
             raise BundleError(f"{name} holds {target.name} twice; pack the bundle again")
         target.write_bytes(archive.read(entry))
-
-
-def _cell(text: str) -> Text:
-    """A name from elsewhere: neither markup nor control characters."""
-    return Text(printable(text))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from pathlib import Path
@@ -12,7 +13,7 @@ from rich.table import Table
 
 from routesparse.engine import paths
 from routesparse.engine.calibration.folders import check_name, check_not_bundled, length_buckets
-from routesparse.engine.cli.checks import writable_folder
+from routesparse.engine.cli.checks import check_prompts, writable_folder
 from routesparse.engine.cli.options import ProcessCount, RayAddress, RopeJson
 from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.config import Policy, RouterConfig, certified_mass, default_segment
@@ -95,29 +96,25 @@ def calibrate(
 
         if int(device.partition(":")[2] or 0) >= torch.cuda.device_count():
             raise InputError(f"device {device} is not there; {torch.cuda.device_count()} GPUs are")
-    for path in prompts:
-        if not path.exists():
-            raise InputError(f"prompt {str(path)!r} does not exist; pass text files or folders")
-    report.line(f"loading model {model}")
+    check_prompts(prompts)
     from routesparse.engine.calibrate.measure import measure_window
     from routesparse.engine.calibrate.prompts import document_groups
     from routesparse.engine.calibrate.recipe import Recipe, cut_folds
     from routesparse.engine.calibrate.shared import ask, opening, share_calibration
     from routesparse.engine.models.load import load_tokenizer
+    from routesparse.engine.models.token_count import most_tokens
 
+    if tokens[1] > (most := most_tokens(model, scaling)):
+        raise InputError(f"prompts of {tokens[1]:,} tokens are longer than the model reads, {most:,}")
+    tokenizer = load_tokenizer(model).tokenizer
+    recipe = Recipe(target.stem, domain, config, lengths, (fold_a, fold_b), audit_rows, robust, profile)
+    folds = cut_folds(document_groups(prompts, domain, tokenizer), recipe, tokenizer)
+    report.line(f"loading model {model}")
     opened = opening(model, scaling, device, measure_window)
     crew, count = shared.crew(opened)
     with Team(crew, count, report.line) as team:
         about = ask(team, opened, config, segment is not None, profile)
-        if tokens[1] > about.max_tokens:
-            raise InputError(
-                f"prompts of {tokens[1]:,} tokens are longer than the model reads, {about.max_tokens:,}"
-            )
-        tokenizer = load_tokenizer(model).tokenizer
-        recipe = Recipe(
-            target.stem, domain, about.config, lengths, (fold_a, fold_b), audit_rows, robust, profile
-        )
-        folds = cut_folds(document_groups(prompts, domain, tokenizer), recipe, tokenizer)
+        recipe = dataclasses.replace(recipe, config=about.config)
         report.line(
             f"{len(folds[0])} prompts to fit on, {len(folds[1])} to take delta from, by {count} on "
             f"{about.subject.device}"

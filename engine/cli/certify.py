@@ -13,8 +13,8 @@ from rich.table import Table
 
 from routesparse.engine import paths, shared_folder
 from routesparse.engine.certification.rounding import all_digits, at_least, at_most
-from routesparse.engine.cli.checks import writable_folder
-from routesparse.engine.cli.options import JsonFlag, ModelName
+from routesparse.engine.cli.checks import read_prompt_for, writable_folder
+from routesparse.engine.cli.options import JsonFlag, ModelName, PromptNumber
 from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.errors import ConfigError
 
@@ -29,8 +29,11 @@ _OWN = "routesparse"
 
 
 def certify(
-    prompt: Annotated[Path, typer.Option("--prompt", help="A text file in UTF-8: the prompt.")],
+    prompt: Annotated[
+        Path, typer.Option("--prompt", help="A text file in UTF-8: the prompt; or a .jsonl file.")
+    ],
     model: ModelName = "demo",
+    number: PromptNumber = None,
     attention: Annotated[
         str | None,
         typer.Option(
@@ -94,9 +97,9 @@ def certify(
     if mask is None and (block_q or block_k):
         raise ConfigError("--block-q and --block-k belong to --mask; pass a mask, or leave them out")
     report.line(f"reading {prompt.name}")
-    from routesparse.engine.prompts import read_prompt, tokenize
+    from routesparse.engine.prompts import tokenize
 
-    text = read_prompt(prompt)
+    text = read_prompt_for(model, prompt, number, report)
     from routesparse.engine.certification.report import Settings
 
     Settings(confidence, mass_level, tolerance, most_beyond)
@@ -127,6 +130,7 @@ def certify(
         loaded.model,
         plan=plan.of_layer,
         plan_name=plan.name,
+        plan_note=plan.note(loaded.layers, loaded.heads),
         rows=rows,
         rows_at=labels,
         confidence=confidence,
@@ -194,6 +198,17 @@ class _Plan:
         self.config: RouterConfig | None = None  # of our router, once it serves
         # A router knows the row plan of the layer that it has just served.
         self.of_layer = None if router is None else lambda layer: router.plan
+
+    def note(self, layers: int, heads: int) -> str | None:
+        """How many of the model's heads a file of head patterns leaves out. Errors: ConfigError."""
+        rule: Any = getattr(self._router, "rule", None)
+        filled = rule.filled(layers, heads) if hasattr(rule, "filled") else 0
+        if not filled:
+            return None
+        return (
+            f"{self.name} names {layers * heads - filled} of {layers * heads} heads; the other {filled} read the "
+            f"default, {rule.default.columns:,} columns and {rule.default.slashes:,} slashes"
+        )
 
     @contextmanager
     def serving(self, model: Any) -> Iterator[None]:
@@ -291,17 +306,15 @@ def _print(found: Certified) -> None:
         table.add_row(*cells)
     console.print(table)
     if found.run.output.beyond_rounding:
-        console.print(
-            "worst heads: " + "; ".join(_head(claims) for claims in found.worst_heads()), markup=False
-        )
+        console.print("worst heads: " + "; ".join(_head(claims) for claims in found.worst_heads()))
     for line in found.verdict.findings:
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
     if found.verdict.level != "exact" and not found.named:
         console.print(
             "random rows say little of one answer: --rows-of 'its question' or --rows-at last:64 scores rows you name"
         )
     subject = f"attention {found.name!r}" + (f" by {found.plan}" if planned else "")
-    console.print(f"{subject}: {found.verdict.level}: {found.verdict.sentence}", markup=False, soft_wrap=True)
+    console.print(f"{subject}: {found.verdict.level}: {found.verdict.sentence}", soft_wrap=True)
 
 
 def _head(claims: Any) -> str:

@@ -2,11 +2,35 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
+from routesparse.engine.cli.output import Reporter
 from routesparse.engine.errors import InputError, shortened
+from routesparse.engine.jsonl import read_one
+from routesparse.engine.models.token_count import chat
+from routesparse.engine.prompts import PromptText
+
+
+def read_prompt_for(model: str, file: Path, number: int | None, report: Reporter) -> PromptText:
+    """The prompt of a text file, or the one of a .jsonl file with this number, as New run reads it.
+
+    Errors: PromptError, ModelError.
+    """
+    text, told = read_one(file, number, functools.partial(chat, model))
+    for line in told:
+        report.line(line)
+    return text
+
+
+def check_prompts(prompts: Sequence[Path]) -> None:
+    """Errors: InputError for a path that is not there."""
+    for path in prompts:
+        if not path.exists():
+            raise InputError(f"prompt {str(path)!r} does not exist; pass text files or folders")
 
 
 def writable_folder(folder: Path) -> Path:

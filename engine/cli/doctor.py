@@ -28,7 +28,7 @@ def doctor(
         found.append(check)
         if not json_output:
             console.print(f"{check.status:<8}", style=_STYLES[check.status], end="")
-            console.print(f"{check.name:<14}{check.detail}", markup=False, soft_wrap=True)
+            console.print(f"{check.name:<14}{check.detail}", soft_wrap=True)
     healthy = all(check.status != "problem" for check in found)
     if json_output:
         print_json({"ok": healthy, "checks": [dataclasses.asdict(check) for check in found]})

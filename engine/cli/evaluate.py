@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 
 from routesparse.engine import paths
+from routesparse.engine.cli.checks import writable_folder
 from routesparse.engine.cli.options import JsonFlag, ModelName, ProcessCount, RayAddress
 from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.config import RouterConfig
@@ -75,7 +76,7 @@ def evaluate(
 ) -> None:
     """Run a suite by several methods and compare each with dense, prompt by prompt.
 
-    Exit code 1 where a prediction failed: the scores are of the others, and the same command tries it again.
+    Exit code 1 where a prediction or time failed: the scores are of the others, and the same command tries it again.
     """
     report = Reporter()
     crew = Processes(processes, ray)
@@ -92,7 +93,7 @@ def evaluate(
         seed=seed,
         model=model,
         data=data or paths.texts(),
-        out=out or paths.home() / "evaluations" / suite,
+        out=writable_folder(out or paths.home() / "evaluations" / suite),
         extras=not no_extras,
     )
     with alone_in(job.out):
@@ -108,7 +109,7 @@ def evaluate(
 
 
 def _measure(job: Job, stage: Stage, crew: Processes, limit_s: float, report: Reporter) -> int:
-    """The prompts, predictions and times that were asked for; returns how many predictions failed."""
+    """The prompts, predictions and times that were asked for; returns how many failed."""
     lost = 0
     if stage in (Stage.all, Stage.prepare):
         from routesparse.engine.evaluation.runner.prepare import prepare
@@ -125,7 +126,7 @@ def _measure(job: Job, stage: Stage, crew: Processes, limit_s: float, report: Re
         from routesparse.engine.evaluation.runner.timing import measure_times
         from routesparse.engine.evaluation.studies.selection.measure import Bench
 
-        measure_times(job, Bench, limit_s)
+        lost = measure_times(job, Bench, limit_s)
         report.line(f"times in {job.times}")
     return lost
 

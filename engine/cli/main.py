@@ -6,16 +6,18 @@ heavy is imported here: commands import torch only after their first line of pro
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import functools
 import os
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,8 +34,8 @@ from routesparse.engine.cli import profile as cli_profile
 from routesparse.engine.cli import score as cli_score
 from routesparse.engine.cli import tune as cli_tune
 from routesparse.engine.cli import worker as cli_worker
-from routesparse.engine.cli.output import printable
 from routesparse.engine.errors import InputError, RouteSparseError, is_out_of_memory, shortened
+from routesparse.engine.terminal import escaped
 
 app = typer.Typer(
     name="routesparse",
@@ -42,25 +44,45 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command()(cli_analyze.analyze)
-app.command()(cli_profile.profile)
-app.command()(cli_calibrate.calibrate)
-app.command()(cli_tune.tune)
-app.command()(cli_bundles.ingest)
-app.command()(cli_bundles.runs)
-app.command()(cli_bundles.export)
-app.command()(cli_bundles.report)
-app.command()(cli_certify.certify)
-app.command()(cli_evaluate.evaluate)
-app.command()(cli_score.score)
-app.command()(cli_bench.bench)
-app.command()(cli_doctor.doctor)
-app.command()(cli_worker.worker)
-app.command()(cli_operations.metrics)
-app.command()(cli_operations.backup)
-app.command()(cli_operations.restore)
-app.command()(cli_operations.prune)
-app.command()(cli_operations.store)
+
+
+def _with_local_paths(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, every path of which is one of this machine."""
+
+    def here(value: Any) -> Any:
+        if isinstance(value, list):
+            return [here(one) for one in value]
+        return paths.local(value) if isinstance(value, Path) else value
+
+    @functools.wraps(command)
+    def called(**given: Any) -> None:
+        command(**{name: here(value) for name, value in given.items()})
+
+    return called
+
+
+for command in (
+    cli_analyze.analyze,
+    cli_profile.profile,
+    cli_calibrate.calibrate,
+    cli_tune.tune,
+    cli_bundles.ingest,
+    cli_bundles.runs,
+    cli_bundles.export,
+    cli_bundles.report,
+    cli_certify.certify,
+    cli_evaluate.evaluate,
+    cli_score.score,
+    cli_bench.bench,
+    cli_doctor.doctor,
+    cli_worker.worker,
+    cli_operations.metrics,
+    cli_operations.backup,
+    cli_operations.restore,
+    cli_operations.prune,
+    cli_operations.store,
+):
+    app.command()(_with_local_paths(command))
 
 
 def _show_version(wanted: bool) -> None:
@@ -79,6 +101,7 @@ def _global_options(
     """Options of every command; ``main`` takes --debug out before they are parsed."""
 
 
+@escaped()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; the console script passes it to the shell."""
     # Runs hold prompts: what is written is for this user only.
@@ -151,14 +174,17 @@ def _usage(error: Exception) -> int:
 def _fail(message: str, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exc()
-    print(f"error: {printable(' '.join(message.split()))}", file=sys.stderr)
+    print("error:", " ".join(message.split()), file=sys.stderr)
     return code
 
 
 def _keep_traceback() -> Path:
     """Write the current traceback to disk and return the file."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
-    for folder in (paths.home() / "errors", Path(tempfile.gettempdir())):
+    folders = [Path(tempfile.gettempdir())]
+    with contextlib.suppress(InputError):  # a home that can't be one
+        folders.insert(0, paths.home() / "errors")
+    for folder in folders:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(traceback.format_exc(), "utf-8")

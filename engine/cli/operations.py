@@ -37,9 +37,7 @@ def backup(
     if json_output:
         print_json({"path": str(out), "runs": made.runs, "jobs": made.jobs, "files": len(made.files)})
         return
-    out_console().print(
-        f"{made.runs} runs and {made.jobs} jobs, {len(made.files)} files\n{out}", markup=False
-    )
+    out_console().print(f"{made.runs} runs and {made.jobs} jobs, {len(made.files)} files\n{out}")
 
 
 def restore(
@@ -110,15 +108,13 @@ def prune(
         ("pinned, stays", found.pinned),
     ):
         for name in names:
-            console.print(f"{kind:<14}{name}", markup=False)
+            console.print(f"{kind:<14}{name}")
     freed = (
         "would be removed"
         if found.freed_bytes is None
         else f"removed, {found.freed_bytes / 2**20:,.1f} MiB freed"
     )
-    console.print(
-        f"{len(found.runs)} runs and {len(found.jobs)} jobs older than {older_than} {freed}", markup=False
-    )
+    console.print(f"{len(found.runs)} runs and {len(found.jobs)} jobs older than {older_than} {freed}")
 
 
 def store(

@@ -31,3 +31,9 @@ ProcessCount = Annotated[
     ),
 ]
 ModelName = Annotated[str, typer.Option("--model", help="demo, a local folder, or a hub id (org/name).")]
+PromptNumber = Annotated[
+    int | None,
+    typer.Option(
+        "--number", help="Which prompt of a .jsonl file, counted from 1; default: the first.", min=1
+    ),
+]

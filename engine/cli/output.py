@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from routesparse.engine.rows import deviates, is_uncertified
+from routesparse.engine.terminal import Terminal, printable
 from routesparse.engine.verdict import of_record
 
 if TYPE_CHECKING:
@@ -51,22 +51,22 @@ class Reporter:
     """Progress for people, on stderr: a bar on a terminal; elsewhere a line per stage and at most one a second."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False)
+        self._console = Terminal(stderr=True)
         self._bar: Progress | None = None
         self._stage = ""
         self._printed_at = 0.0
 
     def line(self, text: str) -> None:
         """One line of progress, printed at once."""
-        self._console.print(printable(text), markup=False)
+        self._console.print(_one_line(text))
 
     def warn(self, text: str) -> None:
         """Something the user should act on, though the command succeeded."""
-        self._console.print(f"warning: {text}", markup=False, style="yellow")
+        self._console.print(_one_line(f"warning: {text}"), style="yellow")
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         """The engine's callback: done of total in a stage (layers, prompts, ...)."""
-        label = STAGES.get(stage, stage)
+        label = STAGES.get(stage) or _one_line(stage)
         if self._bar is not None:
             if stage != self._stage:
                 for task in self._bar.task_ids:
@@ -86,7 +86,8 @@ class Reporter:
         if not self._console.is_terminal:
             yield self
             return
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        label = TextColumn("{task.description}", markup=False)
+        columns = (label, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=self._console, transient=True) as self._bar:
             yield self
         self._bar = None
@@ -94,18 +95,17 @@ class Reporter:
 
 def print_json(value: Any) -> None:
     """One JSON document on stdout; NaN and Inf, which JSON lacks, become null."""
-    sys.stdout.write(json.dumps(_finite(value), indent=2, allow_nan=False) + "\n")
+    text = json.dumps(_finite(value), indent=2, allow_nan=False)
+    sys.stdout.write(
+        text.replace("\x7f", "\\u007f") + "\n"
+    )  # the one character of no width that JSON lets pass
     sys.stdout.flush()
 
 
-def printable(text: str) -> str:
-    """Names come from files of others: control characters become escapes, so that no terminal obeys them."""
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
-
-
-def out_console() -> Console:
+def out_console() -> Terminal:
     """Results for people, on stdout; wide where nobody's terminal would wrap it."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    console = Terminal()
+    return console if console.file.isatty() else Terminal(width=160)
 
 
 def analysis_object(record: RunRecord, bundle: Path) -> dict[str, Any]:
@@ -180,6 +180,10 @@ def analysis_object(record: RunRecord, bundle: Path) -> dict[str, Any]:
         },
         "bundle": str(bundle),
     }
+
+
+def _one_line(text: str) -> str:
+    return printable(" ".join(text.splitlines()))
 
 
 def _finite(value: Any) -> Any:

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from routesparse.engine import paths
-from routesparse.engine.cli.checks import writable_folder
+from routesparse.engine.cli.checks import check_prompts, writable_folder
 from routesparse.engine.cli.options import JsonFlag, ModelName
 from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.config import ProbeMode, RouterConfig
@@ -57,6 +57,7 @@ def profile(
         + (", and minutes for the prompts" if prompts else "")
     )
     target = writable_folder(out or paths.profiles())
+    check_prompts(prompts or ())
     wanted = _model_shape(model, shape)
     texts = None
     if prompts:

@@ -23,13 +23,15 @@ def score(
 ) -> None:
     """Score predictions as the suite's official script does, to the digits that it prints."""
     from routesparse.engine.evaluation.suites.registry import find
-    from routesparse.engine.evaluation.suites.suite import MOST_PREDICTION_BYTES, read_rows
+    from routesparse.engine.evaluation.suites.suite import MOST_PREDICTION_BYTES, read_rows, refuse_twice
 
-    found = find(suite).score(task, read_rows(predictions, MOST_PREDICTION_BYTES))
+    rows = read_rows(predictions, MOST_PREDICTION_BYTES)
+    refuse_twice(rows)
+    found = find(suite).score(task, rows)
     if json_output:
-        print_json({"suite": suite, "task": task, "n": found.n, "score": found.score})
+        print_json({"suite": suite, "task": task, "n": found.n, "score": found.score, **found.parts})
         return
     console = out_console()
-    console.print(f"{suite} {task}: {found.score} (n {found.n})", markup=False)
+    console.print(f"{suite} {task}: {found.score} (n {found.n})")
     for name, value in found.parts.items():
-        console.print(f"  {name}: {value}", markup=False)
+        console.print(f"  {name}: {value}")

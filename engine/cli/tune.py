@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,15 +13,16 @@ import typer
 from rich.table import Table
 
 from routesparse.engine import paths
-from routesparse.engine.calibrate.choose import Row, Target, check_kind, choose
+from routesparse.engine.calibrate.choose import LEAST_CLUSTERS, Row, Target, check_kind, choose
 from routesparse.engine.calibrate.questions import are_questions, read_questions
 from routesparse.engine.calibrate.tuning_rows import WINDOW, read_measured
 from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.folders import LEAST_TOKENS, check_name
 from routesparse.engine.calibration.tuned import Part, TunedPrice
-from routesparse.engine.cli.checks import writable_folder
+from routesparse.engine.cli.checks import check_prompts, writable_folder
 from routesparse.engine.cli.options import JsonFlag, ModelName, ProcessCount, RayAddress, RopeJson
 from routesparse.engine.cli.output import Reporter, out_console, print_json
+from routesparse.engine.config import Confidence, argument
 from routesparse.engine.crew.crews import Processes
 from routesparse.engine.crew.share import Team, failures
 from routesparse.engine.errors import InputError, RouteSparseError
@@ -91,8 +93,7 @@ def tune(
     """Choose the cheapest price that keeps a loss against dense attention below a target."""
     report = Reporter()
     wanted = Target.parse(target)
-    if not 0.5 <= confidence <= 0.9999:
-        raise InputError(f"confidence {confidence:g} must lie in [0.5, 0.9999]")
+    argument(Confidence, confidence, "confidence")
     called = name or f"{domain}-{wanted.measure}"
     check_name(called)
     path = _target(out, called)
@@ -220,14 +221,13 @@ def _measure(
         raise InputError(
             f"windows {windows}, tokens {tokens}: use at least 2 windows of {LEAST_TOKENS:,} tokens"
         )
-    for path in prompts:
-        if not path.exists():
-            raise InputError(f"prompt {str(path)!r} does not exist; pass text files or folders")
+    check_prompts(prompts)
     writable_folder(file.parent)
     from routesparse.engine.calibrate.prompts import document_groups
     from routesparse.engine.evaluation.studies import tuning_windows
     from routesparse.engine.evaluation.studies.selection.measure import Bench
     from routesparse.engine.models.load import load_tokenizer
+    from routesparse.engine.models.token_count import most_tokens
 
     grid = tuning_windows.check_prices(tuning_windows.GRID if prices is None else prices)
     tokenizer = load_tokenizer(wanted.model).tokenizer
@@ -236,6 +236,18 @@ def _measure(
     if questions:
         drawn = _questions(report, prompts, domain, tokenizer, windows)
         tokens = max(one.window.tokens + len(one.window.answer_ids) for one in drawn)
+    if tokens > (most := most_tokens(wanted.model, wanted.rope)):
+        raise InputError(f"windows of {tokens:,} tokens are longer than the model reads, {most:,}")
+    if not questions:
+        # Nothing is known of what belongs together but the documents themselves.
+        drawn = [
+            one
+            for group, part in document_groups(prompts, domain, tokenizer).items()
+            for one in tuning_windows.draw_windows(
+                part, {d.name: f"{group}/{d.name}" for d in part}, tokens, windows, tokenizer, seed
+            )
+        ]
+    _check_enough(drawn, questions)
     report.line(f"loading model {wanted.model}")
     asked = tuning_windows.Asked(wanted.model, wanted.rope, seed, "calibration", tokens, command)
     opened = asked.opening(Bench, captured=not questions)
@@ -243,22 +255,25 @@ def _measure(
     with Team(crew, count, report.line) as team:
         about = tuning_windows.ask(team, opened)
         assert about is not None  # no time limit is set here
-        if tokens > about.max_tokens:
-            raise InputError(
-                f"windows of {tokens:,} tokens are longer than the model reads, {about.max_tokens:,}"
-            )
-        # Nothing is known of what belongs together but the documents themselves.
-        drawn = drawn or [
-            one
-            for group, part in document_groups(prompts, domain, tokenizer).items()
-            for one in tuning_windows.draw_windows(
-                part, {d.name: f"{group}/{d.name}" for d in part}, tokens, windows, tokenizer, seed
-            )
-        ]
         outcome = tuning_windows.append(team, opened, drawn, grid, about, file)
     if outcome.failed:
         raise RouteSparseError(f"{failures(outcome, 'windows')}; the same command tries again")
     return {one.key for one in drawn}, grid
+
+
+def _check_enough(drawn: Sequence[Drawn], questions: bool) -> None:
+    """What ``choose`` would refuse after minutes of measuring. Errors: InputError."""
+    for domain in sorted({one.window.domain for one in drawn}):
+        counted = Counter(one.cluster for one in drawn if one.window.domain == domain)
+        if questions and len(counted) < 2:
+            raise InputError(
+                "the questions are all of one document; pass --prompts with questions about others too"
+            )
+        if not questions and len(counted) < LEAST_CLUSTERS and min(counted.values()) < 2:
+            raise InputError(
+                f"{len(drawn)} windows of {len(counted)} documents of {domain!r}: fewer than {LEAST_CLUSTERS} "
+                f"documents need at least 2 windows each; pass --windows {2 * len(counted)}, or more --prompts"
+            )
 
 
 def _questions(
@@ -294,7 +309,7 @@ def _print(made: TunedPrice, path: Path) -> None:
         )
     for part in made.parts:
         console.print(counted(part, made.units))
-    console.print(f"{made.says}\n{path}", markup=False, soft_wrap=True)
+    console.print(f"{made.says}\n{path}", soft_wrap=True)
 
 
 def counted(part: Part, units: str) -> str:

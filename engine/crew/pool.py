@@ -16,6 +16,7 @@ from typing import Any
 from routesparse.engine.crew.work import Answer, Do, Lost, Member, Refused
 from routesparse.engine.device.broken import broken_device
 from routesparse.engine.errors import RouteSparseError
+from routesparse.engine.terminal import escaped
 
 _LAST_S = 10.0  # that a process has to end by itself
 
@@ -153,6 +154,7 @@ def _environment(name: str, value: str) -> Iterator[None]:
         del os.environ[name]
 
 
+@escaped()
 def _serve(pipe: Connection) -> None:
     """What a child does until its parent closes the pipe or ends."""
     # Ctrl-C goes to all processes of a terminal; the parent ends this one.

@@ -19,17 +19,18 @@ import hashlib
 import json
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Annotated, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from routesparse.engine import fields
 from routesparse.engine.demo_model.model import Llama
 from routesparse.engine.errors import ModelError
 from routesparse.engine.models.files import check_folder, first_line
-from routesparse.engine.plain_files import read_bounded
+from routesparse.engine.plain_files import read_bounded, read_json
+from routesparse.engine.schema import Real, Text, Whole, checked, in_file
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 CONFIG, FACTORS = "adapter_config.json", "adapter_model.safetensors"
@@ -46,6 +47,17 @@ _OTHER_ARITHMETIC = (
     *("rank_pattern", "alpha_pattern", "modules_to_save", "layers_to_transform"),
 )
 _WEIGHT_NAME = re.compile(rf"model\.layers\.\d+\.\w+\.(?:{'|'.join(PROJECTIONS)})\.weight")
+
+
+@in_file(more=True, made_for=BASE_SHA256)
+@dataclass(frozen=True)
+class _Config:
+    """What is read of CONFIG."""
+
+    peft_type: Literal["LORA"]
+    r: Annotated[int, Whole(1, _MOST_RANK)]
+    lora_alpha: Real
+    made_for: Text
 
 
 class Adapted(nn.Module):
@@ -198,18 +210,9 @@ def _factor(factors: dict[str, Tensor], key: str, adapter: Path) -> Tensor:
 
 def _read_config(adapter: Path) -> tuple[float, int, str]:
     """alpha / r, r, and the sha256 of the base's weights. What changes PEFT's arithmetic is refused."""
-    check = fields.record(
-        {
-            "peft_type": fields.one_of("LORA"),
-            "r": fields.whole(1, _MOST_RANK),
-            "lora_alpha": fields.number(),
-            BASE_SHA256: fields.text,
-        },
-        more=fields.plain,
-    )
     try:
-        config = fields.read_json(adapter / CONFIG, _MOST_CONFIG_BYTES)
-        check(config, "")
+        config = read_json(adapter / CONFIG, _MOST_CONFIG_BYTES)
+        found = checked(_Config, config)
     except OSError as error:
         raise ModelError(f"{adapter / CONFIG} can't be read ({error.strerror}); pass an --adapter") from error
     except ValueError as error:
@@ -218,7 +221,7 @@ def _read_config(adapter: Path) -> tuple[float, int, str]:
         name for name in _OTHER_ARITHMETIC if config.get(name) not in (None, False, "none", {}, [])
     ]:
         raise ModelError(f"{adapter / CONFIG} sets {', '.join(others)}: this merges plain LoRA alone")
-    return config["lora_alpha"] / config["r"], config["r"], config[BASE_SHA256]
+    return found.lora_alpha / found.r, found.r, found.made_for
 
 
 def _read(file: Path, most_bytes: int) -> bytes:

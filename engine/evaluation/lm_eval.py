@@ -34,6 +34,7 @@ from routesparse.engine.errors import InputError, RouteSparseError
 from routesparse.engine.evaluation.lm_eval_routed import Answer, RoutedModel, calibrated
 from routesparse.engine.models.files import DEMO, check_folder, resolve
 from routesparse.engine.models.load import load_tokenizer
+from routesparse.engine.terminal import printable
 
 try:
     from lm_eval.__main__ import cli_evaluate
@@ -164,7 +165,7 @@ def main() -> int:
     try:
         cli_evaluate()
     except RouteSparseError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return 2 if isinstance(error, InputError) else 1
     return 0
 

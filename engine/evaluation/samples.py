@@ -119,4 +119,4 @@ def make_prompts(loaded: LoadedModel, data: Path, tokens: int, folder: Path) -> 
 
 
 if __name__ == "__main__":
-    main()
+    study.run(main)

@@ -99,4 +99,4 @@ def _names(names: str | list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    study.run(main)

@@ -7,15 +7,18 @@ import datetime
 import re
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from routesparse.engine import paths
 from routesparse.engine.device.names import device_name
+from routesparse.engine.errors import RouteSparseError
 from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.provenance import git_commit, versions
+from routesparse.engine.terminal import printable
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -34,6 +37,16 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
     """Arguments of a study whose pieces processes share."""
     parser.add_argument("--processes", type=int, help="that share the prompts, GPUs in turn; default: one")
     parser.add_argument("--ray", help="local, auto or HOST:PORT: work on a Ray cluster (make ray)")
+
+
+def run(main: Callable[[], object]) -> NoReturn:
+    """For ``python -m``: an error of ours ends in one line and exit code 2, measurements that failed in 1."""
+    try:
+        failed = main()
+    except RouteSparseError as error:
+        print(f"error: {printable(str(error))}", file=sys.stderr)
+        raise SystemExit(2) from None
+    raise SystemExit(1 if failed else 0)
 
 
 def command() -> str:

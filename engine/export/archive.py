@@ -43,9 +43,8 @@ _TYPES = {
     pa.bool_(): "true or false",
     pa.binary(): "bytes",
 }
-# Runs where pandas and pyarrow are, without RouteSparse.
-_LOAD_TEXT = '''"""Read this run with pandas: python load.py, or in an interpreter: from load import tables, units."""
-
+# Run where pandas and pyarrow are, without RouteSparse.
+_LOAD_TABLES = '''
 import json
 from pathlib import Path
 
@@ -54,37 +53,35 @@ import pandas as pd
 HERE = Path(__file__).parent
 manifest = json.loads((HERE / "manifest.json").read_text(encoding="utf-8"))
 tables = {file.stem: pd.read_parquet(file) for file in sorted(HERE.glob("*.parquet"))}
-run = tables["run"].iloc[0]
+
+
+def show(*values):
+    """Print. Names come from files of others: what a terminal would obey becomes an escape."""
+    print("".join(c if c.isprintable() or c == "\\n" else ascii(c)[1:-1] for c in " ".join(map(str, values))))
+
+
+'''
+_LOAD_TEXT = f'''"""Read this run with pandas: python load.py, or in an interpreter: from load import tables, units."""
+{_LOAD_TABLES}run = tables["run"].iloc[0]
 
 # Every unit (a head of a layer in a segment) with its audit, where it was audited: NULL is "not measured", never 0.
 unit = ["run_id", "batch_index", "layer", "head", "segment"]
 audit = tables["audit"].drop(columns="lower_mass").rename(
-    columns={"rows": "audit_rows", "mass": "audited_mass", "min_mass": "audited_min_mass"}
+    columns={{"rows": "audit_rows", "mass": "audited_mass", "min_mass": "audited_min_mass"}}
 )
 units = tables["head_choice"].merge(audit, on=unit, how="left")
 
 if __name__ == "__main__":
-    print(run["run_id"], run["prompt_name"], f"{run['tokens']} tokens, {run['layers']} layers, {run['heads']} heads")
-    print(units.groupby("pattern")[["density", "lower_mass", "audited_mass", "mean_error"]].mean())
+    show(*run[["run_id", "prompt_name"]], *(f"{{run[name]}} {{name}}" for name in ("tokens", "layers", "heads")))
+    show(units.groupby("pattern")[["density", "lower_mass", "audited_mass", "mean_error"]].mean())
 '''
-
-
-_LOAD_CERTIFICATE = '''"""Read this certificate with pandas: python load.py, or: from load import tables, heads."""
-
-import json
-from pathlib import Path
-
-import pandas as pd
-
-HERE = Path(__file__).parent
-manifest = json.loads((HERE / "manifest.json").read_text(encoding="utf-8"))
-tables = {file.stem: pd.read_parquet(file) for file in sorted(HERE.glob("*.parquet"))}
-certificate, claims = tables["certificate"].iloc[0], tables["claim"]
+_LOAD_CERTIFICATE = f'''"""Read this certificate with pandas: python load.py, or: from load import tables, heads."""
+{_LOAD_TABLES}certificate, claims = tables["certificate"].iloc[0], tables["claim"]
 heads = claims[claims["scope"] == "head"].sort_values("mean_error", ascending=False)
 
 if __name__ == "__main__":
-    print(certificate["run_id"], certificate["prompt_name"], certificate["verdict"], certificate["sentence"])
-    print(heads[["layer", "head", "mean_error", "mean_error_bound", "largest_error", "mass", "hit_rate"]].head(10))
+    show(certificate["run_id"], certificate["prompt_name"], certificate["verdict"], certificate["sentence"])
+    show(heads[["layer", "head", "mean_error", "mean_error_bound", "largest_error", "mass", "hit_rate"]].head(10))
 '''
 
 

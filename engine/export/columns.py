@@ -272,7 +272,10 @@ COLUMNS: dict[str, dict[str, Column]] = {
         "token_id": Column(
             "The token's number in the vocabulary; where its text was left out, its rank by dense attention."
         ),
-        "text": Column("The token's text.", null="the prompt's text was not kept, or was left out"),
+        "text": Column(
+            "The token's text; a byte that is no whole character stands as <0xF0>.",
+            null="the prompt's text was not kept, or was left out",
+        ),
         "dense": Column("Probability by dense attention.", "share"),
         "routed": Column("Probability by this run.", "share"),
         "dense_rank": Column("Rank by dense attention, 1 the most probable."),

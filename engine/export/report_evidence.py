@@ -12,6 +12,7 @@ from routesparse.engine.export.report_html import note, section, table
 from routesparse.engine.export.wording import CERTIFICATE_SCOPE, HEAD_FLOOR
 from routesparse.engine.rows import (
     OUTCOMES,
+    AnswerRow,
     AuditRow,
     HeadChoiceRow,
     PromptRow,
@@ -36,9 +37,7 @@ def answer(record: RunRecord, *, words: bool) -> str:
     rows = [
         (
             # Without words no number either: with the model's tokenizer it is the token's text.
-            f"{row.batch_index + 1}: {row.text!r}"
-            if words and row.text is not None
-            else f"{row.batch_index + 1}: a token",
+            f"{row.batch_index + 1}: {_token(row) if words and row.text is not None else 'a token'}",
             row.dense_rank,
             numbers.share(row.dense, 2),
             row.routed_rank,
@@ -54,6 +53,11 @@ def answer(record: RunRecord, *, words: bool) -> str:
         shown if rows else note("The odds were not recorded."),
         _continued(record, words),
     )
+
+
+def _token(row: AnswerRow) -> str:
+    """Its text; of a run of an earlier version, which kept one mark for many, its number."""
+    return f"token {row.token_id}" if "\N{REPLACEMENT CHARACTER}" in str(row.text) else repr(row.text)
 
 
 def _continued(record: RunRecord, words: bool) -> str:

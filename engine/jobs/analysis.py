@@ -10,7 +10,7 @@ from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.artifact import load_calibration
 from routesparse.engine.errors import CalibrationError, is_out_of_memory
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.prompts import PromptText, tokenize
+from routesparse.engine.prompts import PromptText
 from routesparse.engine.rows import RunRecord
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class WarmAnalysis:
         report("load", 0, 1)
         loaded = self._warm.load(request.model, request.scaling)
         report("tokenize", 0, 1)
-        tokenized = tokenize(prompt, loaded.tokenizer, loaded.max_tokens)
+        tokenized = loaded.tokenize(prompt)
         calibration, config = request.calibration, request.config(on_gpu=loaded.on_gpu)
         price = None if request.quality is None else _target(request)
         if price is None and calibration is not None:

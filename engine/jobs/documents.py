@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from routesparse.engine import fields
 from routesparse.engine.errors import PromptError
 from routesparse.engine.prompts import MAX_FILE_BYTES, PromptText, clean_label, decode_prompt
+from routesparse.engine.schema import from_json
 
 LEAST_DOCUMENTS = 2  # the two folds share none
 
@@ -31,9 +31,9 @@ def unpack(content: bytes) -> list[PromptText]:
     """
     try:
         lines = content.decode().split("\n")
-        values = [json.loads(line, object_pairs_hook=fields.no_field_twice) for line in lines if line]
+        values = [from_json(line) for line in lines if line]
         texts = [(str(value["name"]), str(value["text"])) for value in values]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise PromptError(
             f"the texts of this job can't be read ({type(error).__name__}); submit them again"
         ) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from routesparse.engine import errors
 from routesparse.engine.errors import disk_is_full, is_out_of_memory
 from routesparse.engine.jobs.job import FailureKind
+from routesparse.engine.prompts import is_panic
 
 # The first that fits: children before their parents.
 _TYPED: tuple[tuple[type[Exception], FailureKind], ...] = (
@@ -20,12 +21,17 @@ _TYPED: tuple[tuple[type[Exception], FailureKind], ...] = (
 )
 
 
-def classify(error: Exception, log_id: str) -> tuple[FailureKind, str]:
+def classify(error: BaseException, log_id: str) -> tuple[FailureKind, str]:
     """Kind and message of a failed analysis. An unexpected error's own message stays out: it may quote the prompt."""
     if disk_is_full(error):
         if isinstance(error, errors.StoreError):
             return "disk_full", str(error)
         return "disk_full", "the disk is full; nothing half-written stays. Free space and submit again"
+    if is_panic(error):
+        return (
+            "model",
+            "the model's tokenizer fails in its own code; check tokenizer.json, or take another prompt",
+        )
     if is_out_of_memory(error):
         return (
             "out_of_memory",

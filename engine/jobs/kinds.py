@@ -7,44 +7,29 @@ how far the probe flatters the selected heads on texts that travel with the job 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
-from routesparse.engine import fields
 from routesparse.engine.calibration.folders import check_name, check_not_bundled, length_buckets
 from routesparse.engine.config import (
     MAX_TOKENS,
-    PROBE_MODES,
-    Policy,
     ProbeMode,
     RouterConfig,
+    Seed,
+    Tokens,
     certified_mass,
     default_segment,
 )
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.jobs.documents import unpack
 from routesparse.engine.jobs.job import Kind
-from routesparse.engine.jobs.request import Request, RunRequest, check_fields, check_model
+from routesparse.engine.jobs.request import Request, RunRequest, check_request
 from routesparse.engine.prompts import clean_label
+from routesparse.engine.schema import Line, Real, Text, Whole
 
-CALIBRATED: tuple[Policy, ...] = ("priced", "certified")
-_MOST_PROMPTS = 10_000
-_PROFILE_CHECKS: dict[str, fields.Check] = {
-    "model": fields.line,
-    "probe": fields.one_of(*PROBE_MODES),
-    "quick": fields.flag,
-    "owner": fields.optional(fields.text),
-}
-_CALIBRATE_CHECKS: dict[str, fields.Check] = {
-    **dict.fromkeys(("model", "name"), fields.line),
-    **dict.fromkeys(("least_tokens", "most_tokens"), fields.whole(1, MAX_TOKENS)),
-    **dict.fromkeys(("fold_a", "fold_b"), fields.whole(1, _MOST_PROMPTS)),
-    "audit_rows": fields.whole(0, MAX_TOKENS),
-    "policy": fields.one_of(*CALIBRATED),
-    **dict.fromkeys(("tau", "price"), fields.optional(fields.number())),
-    "segment": fields.optional(fields.whole(1, MAX_TOKENS)),
-    "seed": fields.whole(-(2**63), 2**63 - 1),
-    "owner": fields.optional(fields.text),
-}
+CalibratedPolicy = Literal["priced", "certified"]
+CALIBRATED: tuple[CalibratedPolicy, ...] = ("priced", "certified")
+PromptTokens = Annotated[int, Whole(1, MAX_TOKENS)]
+Prompts = Annotated[int, Whole(1, 10_000)]
 
 
 @dataclass(frozen=True)
@@ -53,14 +38,13 @@ class ProfileRequest(Request):
 
     kind: ClassVar[Kind] = "profile"
 
-    model: str = "demo"
+    model: Line = "demo"
     probe: ProbeMode = "exact"
     quick: bool = False  # two short lengths only
-    owner: str | None = None  # whose job it is; the profile is the machine's
+    owner: Text | None = None  # whose job it is; the profile is the machine's
 
     def __post_init__(self) -> None:
-        check_fields(self, _PROFILE_CHECKS)
-        check_model(self.model)
+        check_request(self)
 
     @property
     def title(self) -> str:
@@ -79,23 +63,22 @@ class CalibrateRequest(Request):
 
     kind: ClassVar[Kind] = "calibrate"
 
-    name: str = ""  # of the domain and of the calibration
-    model: str = "demo"
-    least_tokens: int = 4_096  # of a prompt cut from the texts
-    most_tokens: int = 8_192
-    fold_a: int = 24  # prompts per length bucket to fit on
-    fold_b: int = 60  # prompts per bucket to take delta from
-    audit_rows: int = 512  # body rows audited per unit; 0: all of them
-    policy: Policy = RouterConfig.policy
-    tau: float | None = None  # of a layer under the policy "priced", else of each head; None: the default
-    price: float | None = None
-    segment: int | None = None  # tokens; None: what suits the worker's device
-    seed: int = 0
-    owner: str | None = None  # whose calibration it becomes
+    name: Line = ""  # of the domain and of the calibration
+    model: Line = "demo"
+    least_tokens: PromptTokens = 4_096  # of a prompt cut from the texts
+    most_tokens: PromptTokens = 8_192
+    fold_a: Prompts = 24  # prompts per length bucket to fit on
+    fold_b: Prompts = 60  # prompts per bucket to take delta from
+    audit_rows: Tokens = 512  # body rows audited per unit; 0: all of them
+    policy: CalibratedPolicy = "priced"
+    tau: Real | None = None  # of a layer under the policy "priced", else of each head; None: the default
+    price: Real | None = None
+    segment: PromptTokens | None = None  # tokens; None: what suits the worker's device
+    seed: Seed = 0
+    owner: Text | None = None  # whose calibration it becomes
 
     def __post_init__(self) -> None:
-        check_fields(self, _CALIBRATE_CHECKS)
-        check_model(self.model)
+        check_request(self)
         check_name(self.name)
         length_buckets(self.least_tokens, self.most_tokens)
         self.config().check_runnable()

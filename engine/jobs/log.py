@@ -16,6 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from routesparse.engine.plain_files import open_plain
+from routesparse.engine.schema import from_json
+
 ROTATE_BYTES = 4 * 1024 * 1024
 KEPT = 3
 _NAME = "worker.jsonl"
@@ -73,12 +76,14 @@ def tail(home: Path, job_id: str, limit: int = 50) -> list[dict[str, Any]]:
     for file in reversed(_files(Path(home) / "logs" / _NAME)):
         if not file.is_file():
             continue
-        with file.open(encoding="utf-8", errors="replace") as lines:
-            for text in lines:
-                # A page asks every second: other jobs' lines aren't parsed.
-                line = _parsed(text) if job_id in text else {}
-                if line.get("job") == job_id:
-                    found.append(line)
+        with open_plain(file) as handle:
+            handle.seek(max(0, file.stat().st_size - 2 * ROTATE_BYTES))
+            content = handle.read(2 * ROTATE_BYTES).decode("utf-8", errors="replace")
+        for text in content.split("\n"):
+            # A page asks every second: other jobs' lines aren't parsed.
+            line = _parsed(text) if job_id in text else {}
+            if line.get("job") == job_id:
+                found.append(line)
     return list(found)
 
 
@@ -98,7 +103,7 @@ def _files(current: Path) -> list[Path]:
 def _parsed(text: str) -> dict[str, Any]:
     """A line's fields; a line cut by a full disk has none."""
     try:
-        value = json.loads(text)
+        value = from_json(text)
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}

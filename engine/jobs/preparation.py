@@ -63,6 +63,8 @@ class WarmPreparation:
         report("load", 0, 1)
         loaded = self._warm.load(request.model)
         report("tokenize", 0, 1)
+        for document in documents:
+            loaded.check_text(document)
         try:
             return self._calibrate(request, loaded, documents, report)
         except Exception as error:

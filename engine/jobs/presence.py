@@ -18,21 +18,20 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from routesparse.engine import fields
 from routesparse.engine.errors import StoreError
+from routesparse.engine.schema import Line, Positive, checked, from_json
 
 _FOLDER = "workers"
 _SUFFIX = ".lock"
-_CHECK = fields.record({"name": fields.line, "on_gpu": fields.flag, "memory_bytes": fields.whole(1)})
 
 
 @dataclass(frozen=True)
 class Device:
     """What a worker's jobs run on: the GPU's or the CPU's name, as profiles keep it, and all of its memory."""
 
-    name: str
+    name: Line
     on_gpu: bool
-    memory_bytes: int
+    memory_bytes: Positive
 
     @property
     def dtype(self) -> str:
@@ -74,11 +73,9 @@ def present(home: Path, worker: str) -> Iterator[None]:
 def read_device(text: str | None) -> Device | None:
     """A worker's device; None where it has not said, or another version wrote something else."""
     try:
-        values = json.loads(text or "null")
-        _CHECK(values, "device")
-    except (ValueError, RecursionError):
+        return checked(Device, from_json(text or "null"))
+    except ValueError:
         return None
-    return Device(**values)
 
 
 def lives(home: Path, worker: str) -> bool | None:

@@ -13,6 +13,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from routesparse.engine.errors import PromptError, StoreError
+from routesparse.engine.plain_files import read_bounded
+from routesparse.engine.prompts import MAX_FILE_BYTES
 
 ORPHAN_SECONDS = 3600.0  # a file is written before its row: only old ones without a row are leftovers
 _SUFFIX = ".txt"
@@ -52,7 +54,7 @@ class PromptFiles:
     def read(self, job_id: str) -> bytes:
         """The bytes as submitted. Errors: PromptError when the file is gone."""
         try:
-            return self._file(job_id).read_bytes()
+            return read_bounded(self._file(job_id), MAX_FILE_BYTES)
         except OSError as error:
             raise PromptError(
                 f"the prompt of job {job_id} is gone ({error.strerror}); submit it again"

@@ -11,49 +11,33 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from routesparse.engine import fields
 from routesparse.engine.config import (
-    AUDIT_DEPTHS,
-    MAX_TOKENS,
-    POLICIES,
-    PROBE_MODES,
     AuditDepth,
     LatencyBudget,
     Policy,
     ProbeMode,
     RouterConfig,
+    Seed,
+    Tokens,
     certified_mass,
+    check_settings,
     default_segment,
 )
 from routesparse.engine.errors import ConfigError
-from routesparse.engine.fields import FieldError
 from routesparse.engine.jobs.job import Kind
 from routesparse.engine.models.rope import RopeScaling
 from routesparse.engine.prompts import MAX_LABEL, check_domain, clean_label, decode_prompt
+from routesparse.engine.schema import Line, Real, Text, from_json
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_TOKENS = fields.optional(fields.whole(0, MAX_TOKENS))
-_NUMBER = fields.optional(fields.number())
-_LINE = fields.optional(fields.text)
-_CHECKS: dict[str, fields.Check] = {
-    "model": fields.line,
-    **dict.fromkeys(("calibration", "quality", "budget", "domain", "owner", "rope"), _LINE),
-    "policy": fields.one_of(*POLICIES),
-    **dict.fromkeys(("tau", "price"), _NUMBER),
-    **dict.fromkeys(("segment", "break_even"), _TOKENS),
-    "probe": fields.one_of(*PROBE_MODES),
-    "audit": fields.one_of(*AUDIT_DEPTHS),
-    "seed": fields.whole(-(2**63), 2**63 - 1),  # what torch takes
-    **dict.fromkeys(("keep_text", "measure_dense"), fields.flag),
-    "profile": fields.text,
-}
 
 
 class Request:
     """What the requests of all kinds of jobs have in common; each is a frozen dataclass of plain values."""
 
     kind: ClassVar[Kind]
-    owner: str | None
+    model: Line
+    owner: Text | None
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
@@ -78,8 +62,8 @@ class Request:
     def from_json(cls, text: str) -> Self:
         """The inverse of to_json. Errors: ConfigError, such as for a request of a newer version or another kind."""
         try:
-            values = json.loads(text, object_pairs_hook=fields.no_field_twice)
-        except (ValueError, RecursionError, TypeError) as error:
+            values = from_json(text)
+        except (ValueError, TypeError) as error:
             raise ConfigError(
                 f"the job's request is no JSON ({type(error).__name__}); submit it again"
             ) from None
@@ -93,19 +77,11 @@ class Request:
         return cls(**values)
 
 
-def check_model(model: str) -> None:
-    """Errors: ConfigError where nothing is named."""
-    if not model.strip():
+def check_request(request: Request) -> None:
+    """Errors: ConfigError for the first field whose value means nothing, or where no model is named."""
+    check_settings(request)
+    if not request.model.strip():
         raise ConfigError("model '' names no model; pass demo, a folder, or a hub id org/name")
-
-
-def check_fields(request: Request, checks: dict[str, fields.Check]) -> None:
-    """Errors: ConfigError for the first field whose value means nothing."""
-    try:
-        for name, check in checks.items():
-            check(getattr(request, name), name)
-    except FieldError as error:
-        raise ConfigError(str(error)) from None
 
 
 @dataclass(frozen=True)
@@ -114,36 +90,35 @@ class RunRequest(Request):
 
     kind: ClassVar[Kind] = "analyse"
 
-    model: str = "demo"
-    calibration: str | None = None  # a name, bundled or made here; None: the in-prompt certificate alone
+    model: Line = "demo"
+    calibration: Text | None = None  # a name, bundled or made here; None: the in-prompt certificate alone
     policy: Policy = RouterConfig.policy
-    budget: str | None = None  # T_l: "0.25" of dense or "800us" a layer
-    tau: float | None = None  # of a layer under the policy "priced", else of each head; None: the default
-    price: float | None = None  # of a block under the policy "priced"; None: the default
-    quality: str | None = None  # the tuned price that sets the price, by its name
-    segment: int | None = None  # tokens; None: what suits the worker's device
+    budget: Text | None = None  # T_l: "0.25" of dense or "800us" a layer
+    tau: Real | None = None  # of a layer under the policy "priced", else of each head; None: the default
+    price: Real | None = None  # of a block under the policy "priced"; None: the default
+    quality: Text | None = None  # the tuned price that sets the price, by its name
+    segment: Tokens | None = None  # tokens; None: what suits the worker's device
     probe: ProbeMode = "exact"
     audit: AuditDepth = "none"
-    seed: int = 0
+    seed: Seed = 0
     keep_text: bool = True  # False: the bundle holds the prompt's hash only, and its file goes with the job
-    domain: str | None = None
+    domain: Text | None = None
     label: str = "pasted text"  # of the prompt; shortened to the last part of a path, never opened
-    profile: str = "auto"
-    break_even: int | None = None  # tokens
+    profile: Text = "auto"
+    break_even: Tokens | None = None  # tokens
     measure_dense: bool = False  # however long; without, where it is quick
-    owner: str | None = None  # whose job and run it is; the queue sets it, never a page's address
-    rope: str | None = None  # the JSON of a RopeScaling; None: the model's own positions
+    owner: Text | None = None  # whose job and run it is; the queue sets it, never a page's address
+    rope: Text | None = None  # the JSON of a RopeScaling; None: the model's own positions
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", clean_label(self.label))
-        check_fields(self, _CHECKS)
+        check_request(self)
         if self.rope is not None:
             object.__setattr__(self, "rope", RopeScaling.parse(self.rope).text)
         for name in ("calibration", "quality", "profile"):
             value = getattr(self, name)
             if value is not None and (not _NAME.fullmatch(value) or len(value) > MAX_LABEL):
                 raise ConfigError(f"{name} {value[:MAX_LABEL]!r} is no name; pass a bundled one, not a path")
-        check_model(self.model)
         check_domain(self.domain)
         self.config().check_runnable()
 

@@ -29,7 +29,7 @@ from routesparse.engine.jobs.log import JobLog, frames
 from routesparse.engine.jobs.queue import LEASE_S, JobQueue, LeaseLostError
 from routesparse.engine.jobs.request import Request, RunRequest
 from routesparse.engine.jobs.signals import Flag, leaving_in_time, stopped_by_signals, wait_any
-from routesparse.engine.prompts import decode_prompt
+from routesparse.engine.prompts import decode_prompt, is_panic
 
 if TYPE_CHECKING:
     from routesparse.engine.jobs.analysis import Analyze, CompileAhead, Report
@@ -194,7 +194,9 @@ class _Worker:
                     self._patiently(self._queue.cancelled, claim)
                 return f"job_{interruption.verdict}"
             # The boundary of a job: whatever went wrong is this job's failure, not the worker's end.
-            except Exception as error:  # noqa: BLE001
+            except BaseException as error:
+                if not (isinstance(error, Exception) or is_panic(error)):
+                    raise
                 staging.discard(self._queue, claim.run_id)
                 if self._folder_was_away(error):
                     self._log.write(
@@ -211,7 +213,7 @@ class _Worker:
         staging.publish(self._queue, claim.run_id)
         return "job_done"
 
-    def _folder_was_away(self, error: Exception) -> bool:
+    def _folder_was_away(self, error: BaseException) -> bool:
         """Whether prompts and results were or are out of reach: what failed then is no fault of the job."""
         try:
             self._queue.check_place()
@@ -265,7 +267,7 @@ class _Worker:
         staging.flush_home(folder)
         return result
 
-    def _failed(self, claim: Claim, error: Exception) -> str:
+    def _failed(self, claim: Claim, error: BaseException) -> str:
         log_id = secrets.token_hex(4)
         kind, message = classify(error, log_id)
         self._log.write(

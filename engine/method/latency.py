@@ -19,13 +19,27 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from routesparse.engine import fields, paths
+from routesparse.engine import paths
 from routesparse.engine.errors import ProfileError
 from routesparse.engine.method.segments import Segment
+from routesparse.engine.plain_files import read_json
+from routesparse.engine.schema import (
+    Count,
+    Like,
+    Line,
+    Number,
+    Object,
+    Positive,
+    Text,
+    Whole,
+    checked,
+    in_file,
+    schema_of,
+)
 from routesparse.kernels.arrays import Array
 
 SCHEMA = 1
@@ -33,40 +47,68 @@ SCHEMA = 1
 BREAK_EVEN_DENSITY = 0.35
 LAYERS = 16  # that share the setup of a new shape, where their number is not known
 LONGEST = 1 << 20
-_MOST_FILE_BYTES = 1 << 26
+_MOST_FILE_BYTES = 1 << 23
+
+
+Cost = Annotated[float, Number(0.0, 1e12)]
+Size = Annotated[int, Whole(1, 1 << 20)]
+BlockSize = Annotated[int, Whole(16, 1 << 20)]
+
+
+@in_file(more=True)
+@dataclass(frozen=True)
+class Cell:
+    """What a file says of one measured plan."""
+
+    n: Positive
+    mix: Text
+    median_us: Cost
+    rows: Count | None = None
+    tiles: Count | None = None
+    columns: Count | None = None
+    dense_heads: Count | None = None
+    dense_tiles: Count | None = None
+    sparse_tiles: Count | None = None
+    heads: Count | None = None
+    repeats: Count | None = None
+    best_us: Cost | None = None
+    p20_us: Cost | None = None
+    p80_us: Cost | None = None
+    p95_us: Cost | None = None
+    predicted_us: Cost | None = None
 
 
 @dataclass(frozen=True)
 class LatencyProfile:
     """Measured costs of one device, dtype and head size; all times in microseconds."""
 
-    name: str
-    device: str
-    backend: str
-    dtype: str
-    head_dim: int
-    groups: int  # query heads per KV head
-    threads: int
-    block_q: int
-    block_k: int
-    row_us: float  # per query block of a sparse head
-    tile_us: float
-    column_us: float
-    dense_row_us: float  # per dense head
-    dense_tile_us: float
-    probe_base_us: float
-    probe_head_us: float
-    probe_key_us: float  # per key and head
-    median_error: float  # |predicted - measured| / measured, median over the plans of the fit
-    setup_us: float = (
+    name: Text
+    device: Text
+    backend: Text
+    dtype: Text
+    head_dim: Size
+    groups: Size  # query heads per KV head
+    threads: Count
+    block_q: BlockSize
+    block_k: BlockSize
+    row_us: Cost  # per query block of a sparse head
+    tile_us: Cost
+    column_us: Cost
+    dense_row_us: Cost  # per dense head
+    dense_tile_us: Cost
+    probe_base_us: Cost
+    probe_head_us: Cost
+    probe_key_us: Cost  # per key and head
+    median_error: Cost  # |predicted - measured| / measured, median over the plans of the fit
+    setup_us: Cost = (
         0.0  # once per prompt of a new length: on a GPU the first decision is launched, then captured
     )
-    cells: tuple[dict[str, Any], ...] = ()  # the measurements: n, mix, median_us, p95_us, tiles ...
-    validation_error: float | None = None  # the same over plans that are in no fit; None: not measured
-    plans: str = "random"  # what was fitted: "recorded" or "synthetic", "random" until 2026-11
-    versions: dict[str, str] = dataclasses.field(default_factory=dict)
-    created_at: str = ""
-    command: str = ""
+    cells: tuple[Annotated[dict[str, Any], Like(Cell)], ...] = ()  # the measurements
+    validation_error: Cost | None = None  # the same over plans that are in no fit; None: not measured
+    plans: Text = "random"  # what was fitted: "recorded" or "synthetic", "random" until 2026-11
+    versions: Object = dataclasses.field(default_factory=dict)
+    created_at: Line = ""
+    command: Line = ""
 
     def sparse_us(self, segment: Segment, tiles: Array, columns: Array) -> Array:
         """Kernel time of one head, tail included: tiles and columns of the body, any shape -> the same shape."""
@@ -130,13 +172,11 @@ class LatencyProfile:
     def load(cls, path: Path) -> LatencyProfile:
         """Errors: ProfileError for a file that is missing, corrupt or of a newer schema."""
         try:
-            values = fields.read_json(path, _MOST_FILE_BYTES)
-            schema = values.pop("schema")
-            fields.whole()(schema, "schema")
+            values = read_json(path, _MOST_FILE_BYTES)
+            schema = schema_of(values)
             if schema != SCHEMA:
                 raise ProfileError(f"profile {path.name} has schema {schema}; this version reads {SCHEMA}")
-            _PROFILE(values, "")
-            return cls(**{**values, "cells": tuple(values["cells"])})
+            return checked(cls, values)
         except FileNotFoundError:
             raise ProfileError(f"no latency profile {path.name}; run `routesparse profile`") from None
         except OSError as error:
@@ -144,40 +184,7 @@ class LatencyProfile:
                 f"profile {path.name} can't be read ({error.strerror}); pass another"
             ) from None
         # ValueError: no UTF-8, no JSON, or a field with a value that means nothing (FieldError).
-        except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        except ValueError as error:
             raise ProfileError(
                 f"profile {path.name} is corrupt ({error}); run `routesparse profile`"
             ) from None
-
-
-_COST = fields.number(0.0, 1e12, "a number from 0 to 1e12")
-_CELL_COUNTS = ("rows", "tiles", "columns", "dense_heads", "dense_tiles", "sparse_tiles", "heads", "repeats")
-_CELL_TIMES = ("best_us", "p20_us", "p80_us", "p95_us", "predicted_us")
-_CELL = fields.record(
-    {"n": fields.whole(1), "mix": fields.text, "median_us": _COST},
-    {
-        **dict.fromkeys(_CELL_COUNTS, fields.optional(fields.whole())),
-        **dict.fromkeys(_CELL_TIMES, fields.optional(_COST)),
-    },
-    more=fields.plain,
-)
-_BLOCK = fields.whole(16, 1 << 20)
-_PROFILE = fields.record(
-    {
-        **dict.fromkeys(("name", "device", "backend", "dtype"), fields.text),
-        **dict.fromkeys(("head_dim", "groups"), fields.whole(1, 1 << 20)),
-        "threads": fields.whole(),
-        **dict.fromkeys(("block_q", "block_k"), _BLOCK),
-        **dict.fromkeys(("row_us", "tile_us", "column_us", "dense_row_us", "dense_tile_us"), _COST),
-        **dict.fromkeys(("probe_base_us", "probe_head_us", "probe_key_us"), _COST),
-        "median_error": _COST,
-        "cells": fields.items(_CELL),
-    },
-    {
-        "setup_us": _COST,
-        "validation_error": fields.optional(_COST),
-        "plans": fields.text,
-        "versions": fields.an_object,
-        **dict.fromkeys(("created_at", "command"), fields.line),
-    },
-)

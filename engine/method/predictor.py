@@ -8,11 +8,9 @@ and evaluated as tensors on the inputs' device. It enters the risk, never a cert
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from routesparse.engine import fields
-from routesparse.engine.config import renamed
-from routesparse.engine.fields import FieldError
+from routesparse.engine.schema import FILLED, Count, Real, Whole
 
 if TYPE_CHECKING:
     import torch
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
 FEATURES = ("gate_statistic", "disagreement", "entropy")
 SIGNS = (-1, 1, 1)  # e falls in the first and rises in the others
 LEAF = -1
+Feature = Annotated[int, Whole(LEAF, len(FEATURES) - 1)]
 
 
 @dataclass(frozen=True)
@@ -30,13 +29,15 @@ class ErrorPredictor:
     at least 0. ``fit`` says what it was fitted on and how well; nothing is computed from it.
     """
 
-    baseline: float
-    feature: tuple[tuple[int, ...], ...]  # [T][N], a place in FEATURES
-    threshold: tuple[tuple[float, ...], ...]
-    left: tuple[tuple[int, ...], ...]
-    right: tuple[tuple[int, ...], ...]
-    value: tuple[tuple[float, ...], ...]
-    depth: int  # of the deepest leaf
+    baseline: Real
+    feature: Annotated[
+        tuple[Annotated[tuple[Feature, ...], FILLED], ...], FILLED
+    ]  # [T][N], a place in FEATURES
+    threshold: tuple[tuple[Real, ...], ...]
+    left: tuple[tuple[Count, ...], ...]
+    right: tuple[tuple[Count, ...], ...]
+    value: tuple[tuple[Real, ...], ...]
+    depth: Count  # of the deepest leaf
     fit: dict[str, Any] = field(default_factory=dict)
 
     def on(self, device: torch.device) -> PredictorTables:
@@ -54,48 +55,6 @@ class ErrorPredictor:
             right=table(self.right, torch.int64),
             value=table(self.value, torch.float64),
             depth=self.depth,
-        )
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> ErrorPredictor:
-        """From a calibration file that ``check_trees`` let through."""
-        tables = {name: tuple(tuple(row) for row in values[name]) for name in TABLES}
-        fit = dict(values.get("fit", {}))
-        if "curves" in fit:
-            fit["curves"] = renamed(fit["curves"], {"gate": FEATURES[0]})
-        return cls(float(values["baseline"]), **tables, depth=values["depth"], fit=fit)
-
-
-TABLES = ("feature", "threshold", "left", "right", "value")
-
-
-def check_trees(values: Any, field: str) -> None:
-    """Errors: FieldError for tables of different shapes, entries outside them, or leaves that depth does not reach."""
-    anything = dict.fromkeys(TABLES, fields.items(fields.items(fields.plain, least=1), least=1))
-    fields.record(
-        {"baseline": fields.number(), "depth": fields.whole(), **anything}, {"fit": fields.an_object}
-    )(values, field)
-    trees, nodes = len(values["feature"]), len(values["feature"][0])
-    entry = {
-        "feature": fields.whole(LEAF, len(FEATURES) - 1),
-        "threshold": fields.number(),
-        "left": fields.whole(0, nodes - 1),
-        "right": fields.whole(0, nodes - 1),
-        "value": fields.number(),
-    }
-    for name, each in entry.items():
-        fields.items(fields.items(each, nodes), trees)(values[name], f"{field}.{name}")
-    reached = set()
-    for tree in range(trees):
-        feature, left, right = (values[name][tree] for name in ("feature", "left", "right"))
-        level, depth = {0}, 0
-        # A path longer than the tree has nodes goes in a circle.
-        while (inner := [n for n in level if feature[n] != LEAF]) and depth <= nodes:
-            level, depth = {child for n in inner for child in (left[n], right[n])}, depth + 1
-        reached.add(depth)
-    if max(reached) != values["depth"]:
-        raise FieldError(
-            f"{field}.depth", values["depth"], f"that of the deepest leaf ({max(reached)} by the tables)"
         )
 
 

@@ -7,18 +7,22 @@ that says what to do (ModelError, or UnsupportedModelError for a family off the 
 from __future__ import annotations
 
 import hashlib
-import json
+import math
 import os
 import re
 import shutil
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from routesparse.engine import paths
 from routesparse.engine.errors import ModelError, shortened
+from routesparse.engine.models import tokenizer_process
+from routesparse.engine.models.rope import check_own as check_own_rope
 from routesparse.engine.plain_files import read_bounded
 from routesparse.engine.runtime.refusals import check_family_name
+from routesparse.engine.schema import FieldError, Whole, checked, from_json, in_file
 
 DEMO = "demo"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -28,10 +32,31 @@ HUB_FILES = [
     "*.safetensors",
     "*.safetensors.index.json",
     "tokenizer*",
+    "chat_template*",
 ]
-_MOST_JSON_BYTES = 1 << 28  # a large tokenizer has some 30 MB
+_MOST_CONFIG_BYTES = 1 << 20
+_MOST_INDEX_BYTES = 1 << 24  # that of 100,000 weights
+_MOST_HEADER_BYTES = 1 << 25  # of a safetensors file
+_MOST_OBJECTS = 1_000  # of an index, which needs three: a million would take a hundred times its bytes
+_PACKED = {"U8": 2, "I8": 2, "I32": 8}  # numbers that one of a type may hold: some have four bits
 _SAMPLES = 16
 _SAMPLE_BYTES = 4096
+
+
+@in_file(more=True)
+@dataclass(frozen=True)
+class _Shape:
+    """The sizes in config.json that decide what a model takes, far beyond what models have."""
+
+    num_hidden_layers: Annotated[int, Whole(1, 1 << 12)]
+    num_attention_heads: Annotated[int, Whole(1, 1 << 16)]
+    hidden_size: Annotated[int, Whole(1, 1 << 20)]
+    intermediate_size: Annotated[int, Whole(1, 1 << 24)]
+    max_position_embeddings: Annotated[int, Whole(1, 1 << 31)]
+    vocab_size: Annotated[int, Whole(1, 1 << 24)]
+    num_key_value_heads: Annotated[int, Whole(1, 1 << 16)] | None = None
+    head_dim: Annotated[int, Whole(1, 1 << 16)] | None = None
+    sliding_window: Annotated[int, Whole(0, 1 << 31)] | None = None
 
 
 def resolve(name_or_path: str) -> tuple[Path, str]:
@@ -141,14 +166,19 @@ def check_folder(folder: Path) -> dict[str, Any]:
     """
     config = read_config(folder)
     family_of(config)
-    check_tokenizer(folder)
-    check_weights(folder)
+    check_config(config, folder.name)
+    check_tokenizer(folder, config["vocab_size"])
+    if config["num_hidden_layers"] > (tensors := check_weights(folder).tensors):
+        raise ModelError(
+            f"{folder.name}/config.json has {config['num_hidden_layers']:,} layers, but the weights are {tensors:,} "
+            "tensors; use files that belong together"
+        )
     return config
 
 
 def read_config(folder: Path) -> dict[str, Any]:
     """config.json, which names a family. Errors: ModelError."""
-    config = _read_json(folder, "config.json")
+    config = _read_json(folder, "config.json", _MOST_CONFIG_BYTES)
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise ModelError(
             f"{folder.name}/config.json names no model_type; save the model with save_pretrained"
@@ -163,25 +193,63 @@ def family_of(config: dict[str, Any]) -> str:
     return family
 
 
-def check_tokenizer(folder: Path) -> None:
-    """Errors: ModelError unless a fast tokenizer lies there."""
+def check_config(config: dict[str, Any], name: str) -> None:
+    """Its sizes, what they say together, and its rotary positions. Errors: ModelError."""
+    try:
+        shape = checked(_Shape, config)
+        if shape.head_dim is None and shape.hidden_size % shape.num_attention_heads:
+            raise FieldError(
+                "hidden_size", shape.hidden_size, f"a multiple of the {shape.num_attention_heads} heads"
+            )
+        check_own_rope(config)
+    except FieldError as error:
+        raise ModelError(f"{name}/config.json can't be read ({first_line(error)}); restore it") from None
+
+
+def check_heads(name: str, heads: int, kv_heads: int) -> None:
+    """Errors: ModelError where query heads can't share the KV heads evenly."""
+    if heads % kv_heads:
+        raise ModelError(
+            f"model {name!r} has {heads} query heads over {kv_heads} KV heads; one must divide the other"
+        )
+
+
+def check_tokenizer(folder: Path, vocabulary: int | None = None) -> None:
+    """Errors: ModelError unless a fast tokenizer lies there, whose tokens a model of so many has."""
     if not (folder / "tokenizer.json").is_file():
         raise ModelError(
             f"model {folder.name!r} has no tokenizer.json; save its fast tokenizer in the folder"
         )
-    _read_json(folder, "tokenizer.json")
+    check_vocabulary(folder.name, tokenizer_process.largest_id(folder), vocabulary)
 
 
-def check_weights(folder: Path) -> None:
+def check_vocabulary(name: str, largest_id: int, embedded: int | None) -> None:
+    """Errors: ModelError for a token without an embedding. embedded: None where it is not known."""
+    if embedded is not None and largest_id >= embedded:
+        raise ModelError(
+            f"model {name!r} embeds {embedded:,} tokens but its tokenizer has {largest_id + 1:,}; "
+            "use the tokenizer that belongs to it"
+        )
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What the files of a model hold, from their headers."""
+
+    tensors: int
+    numbers: int
+
+
+def check_weights(folder: Path) -> Weights:
     """Read the headers of the safetensors files. Errors: ModelError for missing or cut ones."""
-    for file in weight_files(folder):
-        _check_weights(file)
+    found = [_check_weights(file) for file in weight_files(folder)]
+    return Weights(sum(one.tensors for one in found), sum(one.numbers for one in found))
 
 
 def weight_files(folder: Path) -> list[Path]:
     """The safetensors files of a model, sorted. Errors: ModelError when there is none or one is missing."""
     if (folder / "model.safetensors.index.json").is_file():
-        index = _read_json(folder, "model.safetensors.index.json")
+        index = _read_json(folder, "model.safetensors.index.json", _MOST_INDEX_BYTES)
         try:
             files = [folder / name for name in sorted(set(index["weight_map"].values()))]
         except (KeyError, TypeError, AttributeError) as error:
@@ -194,9 +262,9 @@ def weight_files(folder: Path) -> list[Path]:
         others = any(folder.glob("*.bin")) or any(folder.glob("*.gguf")) or any(folder.glob("*.pt"))
         what = "only weights in other formats" if others else "no weights"
         raise ModelError(f"model {folder.name!r} has {what}; RouteSparse reads *.safetensors only")
-    missing = [file.name for file in files if file.parent != folder or not file.is_file()]
+    missing = [file.name for file in files if file.parent != folder or not os.path.isfile(file)]
     if missing:
-        raise ModelError(f"model {folder.name!r} lacks {missing[0]}; download the model again")
+        raise ModelError(f"model {folder.name!r} lacks {shortened(missing[0])!r}; download the model again")
     return files
 
 
@@ -206,7 +274,7 @@ def revision_of(folder: Path) -> str:
     Samples tell two fine-tunes of one architecture apart without reading gigabytes. Errors: ModelError.
     """
     try:
-        digest = hashlib.sha256(read_bounded(folder / "config.json", _MOST_JSON_BYTES))
+        digest = hashlib.sha256(read_bounded(folder / "config.json", _MOST_CONFIG_BYTES))
         for file in weight_files(folder):
             _digest_weights(digest, file)
     except OSError as error:
@@ -220,12 +288,8 @@ def _digest_weights(digest: Any, file: Path) -> None:
     size = file.stat().st_size
     digest.update(f"{file.name} {size} ".encode())
     with file.open("rb") as handle:
-        header_bytes = int.from_bytes(handle.read(8), "little")
+        header_bytes = _header_bytes(file, handle.read(8))
         data = size - 8 - header_bytes
-        if data < 0:
-            raise ModelError(
-                f"{file.parent.name}/{file.name} is corrupt (shorter than its header); download the model again"
-            )
         digest.update(handle.read(header_bytes))
         for sample in range(_SAMPLES):
             handle.seek(8 + header_bytes + data * sample // _SAMPLES)
@@ -236,8 +300,11 @@ def _from_hub(name: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
 
+    from routesparse.engine.terminal import with_bars
+
     try:
-        return Path(snapshot_download(name, allow_patterns=HUB_FILES))
+        with with_bars():
+            return Path(snapshot_download(name, allow_patterns=HUB_FILES))
     except (OSError, ValueError, HfHubHTTPError) as error:
         raise ModelError(
             f"model {name!r} is neither a folder nor to be had from the hub ({first_line(error)}); "
@@ -245,28 +312,46 @@ def _from_hub(name: str) -> Path:
         ) from error
 
 
-def _read_json(folder: Path, name: str) -> Any:
+def _read_json(folder: Path, name: str, most_bytes: int) -> Any:
     file = folder / name
     try:
-        return json.loads(read_bounded(file, _MOST_JSON_BYTES))
+        content = read_bounded(file, most_bytes)
+        if most_bytes > _MOST_CONFIG_BYTES and content.count(b"{") + content.count(b"[") > _MOST_OBJECTS:
+            raise ValueError
+        return from_json(content.decode("utf-8"))
     except FileNotFoundError:
         raise ModelError(
             f"model folder {folder.name!r} has no {name}; pass a folder with a saved model"
         ) from None
-    except (ValueError, OSError, RecursionError) as error:
+    except FieldError as error:
+        raise ModelError(f"{folder.name}/{name} can't be read ({first_line(error)}); restore it") from None
+    except (ValueError, OSError) as error:
         raise ModelError(f"{folder.name}/{name} is not readable JSON; download the model again") from error
 
 
-def _check_weights(file: Path) -> None:
+def _check_weights(file: Path) -> Weights:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(file, framework="numpy"):
-            pass
+        with file.open("rb") as handle:
+            _header_bytes(file, handle.read(8))
+        with safe_open(file, framework="numpy") as tensors:
+            parts = [tensors.get_slice(name) for name in tensors.keys()]  # noqa: SIM118
+            numbers = [math.prod(part.get_shape()) * _PACKED.get(part.get_dtype(), 1) for part in parts]
     except (SafetensorError, OSError) as error:
         raise ModelError(
             f"{file.parent.name}/{file.name} is corrupt ({first_line(error)}); download the model again"
         ) from error
+    return Weights(len(parts), sum(numbers))
+
+
+def _header_bytes(file: Path, first: bytes) -> int:
+    """The length of a header, from the file's first eight bytes. Errors: ModelError for one that can't be."""
+    found = int.from_bytes(first, "little")
+    if found > file.stat().st_size - 8 or found > _MOST_HEADER_BYTES:
+        why = "longer than any" if found <= file.stat().st_size - 8 else "the file is shorter than its header"
+        raise ModelError(f"{file.parent.name}/{file.name} is corrupt ({why}); download the model again")
+    return found
 
 
 def first_line(error: BaseException) -> str:

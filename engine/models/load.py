@@ -6,6 +6,7 @@ one line too.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,10 +15,25 @@ from pathlib import Path
 from typing import Any
 
 from routesparse.engine import host_memory
-from routesparse.engine.errors import ModelError
-from routesparse.engine.models.files import DEMO, HUB_ID, check_folder, first_line, resolve, revision_of
+from routesparse.engine.errors import ModelError, RouteSparseError, is_out_of_memory, shortened
+from routesparse.engine.models import tokenizer_process
+from routesparse.engine.models.files import (
+    DEMO,
+    HUB_ID,
+    check_folder,
+    check_heads,
+    check_vocabulary,
+    check_weights,
+    first_line,
+    resolve,
+    revision_of,
+)
 from routesparse.engine.models.rope import RopeScaling, revision_with
+from routesparse.engine.models.token_text import text_of
+from routesparse.engine.prompts import Prompt, PromptText, is_panic, refuse_too_long, tokenize, tokenizing
 from routesparse.engine.runtime.refusals import check_family
+
+_SMALL_MODEL = 1_000_000  # weights: what is missing of one is named
 
 
 @dataclass(frozen=True)
@@ -42,6 +58,27 @@ class LoadedModel:
     def on_gpu(self) -> bool:
         """Whether it lies on a GPU."""
         return self.device.startswith("cuda")
+
+    def tokenize(self, prompt: PromptText) -> Prompt:
+        """As ``prompts.tokenize``, after another process has tried. Errors: PromptError, ModelError."""
+        folder = Path(self.tokenizer.name_or_path)
+        refuse_too_long(
+            f"prompt {prompt.name!r}",
+            prompt.text,
+            self.max_tokens,
+            lambda piece: tokenizer_process.count(folder, piece)[0],
+        )
+        self.check_text(prompt)
+        return tokenize(prompt, self.tokenizer, self.max_tokens)
+
+    def check_text(self, prompt: PromptText) -> None:
+        """Errors: ModelError for a text that the tokenizer fails on, which could end a process that tries it."""
+        tokenizer_process.count(Path(self.tokenizer.name_or_path), prompt.text)
+
+    def text_of(self, tokens: list[int]) -> str:
+        """What token ids read. Errors: ModelError where the tokenizer fails on them."""
+        with tokenizing(self.name):
+            return text_of(self.tokenizer, tokens)
 
     def cache_bytes(self, tokens: int) -> int:
         """What the keys and values of so many tokens take."""
@@ -100,25 +137,41 @@ class LoadedTokenizer:
 
 def load_tokenizer(name_or_path: str = DEMO) -> LoadedTokenizer:
     """The tokenizer of a model that load_model would accept. Errors: ModelError, UnsupportedModelError."""
+    folder, name = resolve(name_or_path)
+    config = check_folder(folder)
+    return LoadedTokenizer(_tokenizer(folder, name, config["vocab_size"]), _tokenizer_hash(folder))
+
+
+def fast_tokenizer(folder: Path) -> Any:
+    """As transformers makes it. Errors: whatever transformers raises."""
     from transformers import AutoTokenizer
 
-    folder, name = resolve(name_or_path)
-    check_folder(folder)
+    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+
+
+def _tokenizer(folder: Path, name: str, vocabulary: int) -> Any:
+    with _loading(name):
+        found = fast_tokenizer(folder)
+        if not found.is_fast:
+            raise ModelError(
+                f"model {name!r} has a slow tokenizer, without character offsets; save a tokenizer.json"
+            )
+        check_vocabulary(name, max(found.get_vocab().values(), default=-1), vocabulary)
+    return found
+
+
+@contextmanager
+def _loading(name: str) -> Iterator[None]:
+    """What libraries raise for a folder that does not fit together, of many types, is its fault. Errors: ModelError."""
     try:
-        found = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(
-            f"the tokenizer of {name!r} cannot be loaded: {first_line(error)}; check its files"
-        ) from error
-    _check_fast(found, name)
-    return LoadedTokenizer(found, _tokenizer_hash(folder))
-
-
-def _check_fast(tokenizer: Any, name: str) -> None:
-    if not tokenizer.is_fast:
-        raise ModelError(
-            f"model {name!r} has a slow tokenizer, without character offsets; save a tokenizer.json"
-        )
+        yield
+    except RouteSparseError:
+        raise
+    except BaseException as error:
+        if is_out_of_memory(error) or not (isinstance(error, Exception) or is_panic(error)):
+            raise
+        why = shortened(first_line(error))
+        raise ModelError(f"model {name!r} cannot be loaded: {why}; check its files") from error
 
 
 def _tokenizer_hash(folder: Path) -> str:
@@ -166,20 +219,23 @@ def _config_of(folder: Path, name: str) -> Any:
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
-    try:
-        return AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    except StrictDataclassError as error:
-        raise ModelError(f"{name}/config.json is wrong: {first_line(error.__cause__ or error)}") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"model {name!r} cannot be loaded: {first_line(error)}; check its files") from error
+    with _loading(name):
+        try:
+            return AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        except StrictDataclassError as error:
+            raise ModelError(
+                f"{name}/config.json is wrong: {first_line(error.__cause__ or error)}"
+            ) from error
 
 
 def _shape(name: str, config: Any) -> ModelShape:
     heads = config.num_attention_heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    check_heads(name, heads, kv_heads)
     return ModelShape(
         name=name,
         heads=heads,
-        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+        kv_heads=kv_heads,
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
         layers=config.num_hidden_layers,
     )
@@ -187,26 +243,27 @@ def _shape(name: str, config: Any) -> ModelShape:
 
 def _load(folder: Path, name: str, device: str, rope: RopeScaling | None) -> LoadedModel:
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
     if device == "auto":
         device = "cuda:0" if torch.cuda.is_available() else "cpu"
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
-    local: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
     config = _config_of(folder, name)
+    shape = _shape(name, config)
     if rope is not None:
         rope.extend(config, name)
-    try:
-        with _no_progress_bars():
-            tokenizer = AutoTokenizer.from_pretrained(folder, **local)
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
-                folder, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True, **local
-            )
-    # A folder that does not fit together ends in many types; each of them is the folder's fault.
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError) as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
-        raise ModelError(f"model {name!r} cannot be loaded: {first_line(error)}; check its files") from error
+    with _loading(name), _no_progress_bars():
+        _check_size(config, folder, name)
+        tokenizer = _tokenizer(folder, name, config.vocab_size)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=config,
+            dtype=dtype,
+            use_safetensors=True,
+            output_loading_info=True,
+            trust_remote_code=False,
+            local_files_only=True,
+        )
     model, report = loaded
     absent = sorted(report["missing_keys"])
     if absent:
@@ -214,16 +271,9 @@ def _load(folder: Path, name: str, device: str, rope: RopeScaling | None) -> Loa
             f"model {name!r} lacks {len(absent)} weights, such as {absent[0]}; use weights that fit"
         )
     check_family(model.config)
-    _check_fast(tokenizer, name)
-    if len(tokenizer) > model.config.vocab_size:
-        raise ModelError(
-            f"model {name!r} embeds {model.config.vocab_size} tokens but its tokenizer has {len(tokenizer)}; "
-            "use the tokenizer that belongs to it"
-        )
     if device == "cpu":
         host_memory.keep_freed()
     model = model.to(device).eval().requires_grad_(False)
-    shape = _shape(name, model.config)
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
@@ -239,6 +289,24 @@ def _load(folder: Path, name: str, device: str, rope: RopeScaling | None) -> Loa
         dtype=str(dtype).removeprefix("torch."),
         rope=None if rope is None else rope.text,
     )
+
+
+def _check_size(config: Any, folder: Path, name: str) -> None:
+    """Refuse a model of which the files hold less than half: what is missing would be made in memory first.
+
+    Errors: ModelError, and whatever transformers raises.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(copy.deepcopy(config))
+    wanted, stored = sum(one.numel() for one in model.parameters()), check_weights(folder).numbers
+    if wanted > 2 * stored + _SMALL_MODEL:
+        raise ModelError(
+            f"{name}/config.json describes {wanted:,} weights, its files hold {stored:,}; "
+            "use files that belong together"
+        )
 
 
 @contextmanager

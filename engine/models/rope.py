@@ -21,10 +21,10 @@ import hashlib
 import json
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from routesparse.engine import fields
 from routesparse.engine.errors import ConfigError, ModelError, shortened
+from routesparse.engine.schema import FILLED, POSITIVE, FieldError, Number, Whole, checked, from_json, in_file
 
 MOST_FACTOR = 1024.0
 MOST_TOKENS = 1 << 31
@@ -34,23 +34,56 @@ _WHY_REFUSED = {
     "llama3": "it belongs to models trained with it, and their own configuration has it",
     "proportional": "it belongs to models trained with it, and their own configuration has it",
 }
-_ABOVE_0 = fields.number(fields.POSITIVE, wanted="a finite number above 0")
-_REQUIRED = {
-    "rope_type": fields.text,
-    "factor": fields.number(1.0, MOST_FACTOR, f"a number from 1 to {MOST_FACTOR:g}"),
-}
-_OPTIONAL = {"original_max_position_embeddings": fields.whole(1, MOST_TOKENS)}
-_LIST = fields.items(_ABOVE_0, least=1)
-_YARN = dict.fromkeys(("attention_factor", "beta_fast", "beta_slow"), _ABOVE_0)
-_CHECKS = {
-    "linear": fields.record(_REQUIRED, _OPTIONAL),
-    "yarn": fields.record(_REQUIRED, {**_OPTIONAL, **_YARN}),
-    "longrope": fields.record(
-        {**_REQUIRED, "short_factor": _LIST, "long_factor": _LIST},
-        {**_OPTIONAL, "attention_factor": _ABOVE_0},
-    ),
-}
-KINDS = tuple(_CHECKS)
+_Kind = Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional", "su"]
+_Positive = Annotated[float, Number(POSITIVE)]
+_Factors = Annotated[tuple[_Positive, ...], FILLED]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Linear:
+    """What a request may hold; the defaults are not read, transformers has its own."""
+
+    rope_type: str
+    factor: Annotated[float, Number(1.0, MOST_FACTOR)]
+    original_max_position_embeddings: Annotated[int, Whole(1, MOST_TOKENS)] = MOST_TOKENS
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Yarn(_Linear):
+    attention_factor: _Positive = 1.0
+    beta_fast: _Positive = 32.0
+    beta_slow: _Positive = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LongRope(_Linear):
+    short_factor: _Factors
+    long_factor: _Factors
+    attention_factor: _Positive = 1.0
+
+
+_REQUESTS: dict[str, type[_Linear]] = {"linear": _Linear, "yarn": _Yarn, "longrope": _LongRope}
+KINDS = tuple(_REQUESTS)
+
+
+@in_file(more=True)
+@dataclass(frozen=True)
+class _Own:
+    """What of a model's own rotary positions is computed with."""
+
+    rope_type: _Kind | None = None
+    type: _Kind | None = None  # as it was called before
+    rope_theta: _Positive | None = None
+    factor: _Positive | None = None
+    attention_factor: _Positive | None = None
+    beta_fast: _Positive | None = None
+    beta_slow: _Positive | None = None
+    low_freq_factor: _Positive | None = None
+    high_freq_factor: _Positive | None = None
+    partial_rotary_factor: Annotated[float, Number(POSITIVE, 1.0)] | None = None
+    original_max_position_embeddings: Annotated[int, Whole(1, MOST_TOKENS)] | None = None
+    short_factor: tuple[_Positive, ...] | None = None
+    long_factor: tuple[_Positive, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -63,8 +96,10 @@ class RopeScaling:
     def parse(cls, text: str) -> RopeScaling:
         """From JSON such as {"rope_type": "yarn", "factor": 4.0}. Errors: ConfigError."""
         try:
-            values = json.loads(text)
-        except (ValueError, RecursionError):
+            values = from_json(text)
+        except FieldError as error:
+            raise ConfigError(f"rope.{error}") from None
+        except ValueError:
             values = None
         if not isinstance(values, dict):
             raise ConfigError(
@@ -76,16 +111,15 @@ class RopeScaling:
     def of(cls, values: dict[str, Any]) -> RopeScaling:
         """From its fields. Errors: ConfigError for an unknown kind or field, or a number outside its meaning."""
         kind = values.get("rope_type")
-        if not isinstance(kind, str) or kind not in _CHECKS:
+        if not isinstance(kind, str) or kind not in _REQUESTS:
             why = _WHY_REFUSED.get(str(kind), "it is unknown")
             raise ConfigError(f"rope_type {shortened(kind)!r}: {why} (supported: {', '.join(KINDS)})")
         try:
-            _CHECKS[kind](values, "rope")
-        except fields.FieldError as error:
+            found = checked(_REQUESTS[kind], values, "rope")
+            if isinstance(found, _Yarn) and found.beta_fast <= found.beta_slow:
+                raise FieldError("rope.beta_fast", found.beta_fast, f"above beta_slow, {found.beta_slow:g}")
+        except FieldError as error:
             raise ConfigError(str(error)) from None
-        fast, slow = values.get("beta_fast", 32.0), values.get("beta_slow", 1.0)
-        if fast <= slow:
-            raise ConfigError(f"rope.beta_fast {fast:g} must be above beta_slow, {slow:g}")
         return cls(
             json.dumps({name: _canonical(name, value) for name, value in values.items()}, sort_keys=True)
         )
@@ -150,6 +184,28 @@ class RopeScaling:
         config.rope_parameters = made
 
 
+def check_own(config: dict[str, Any]) -> None:
+    """The rotary positions that a config.json has, as transformers computes angles from them. Errors: FieldError."""
+    theta = config.get("rope_theta")
+    for field in ("rope_parameters", "rope_scaling"):
+        own = config.get(field)
+        if own is None:
+            continue
+        checked(dict[str, Any], own, field)
+        # By kind of layer, where there are several kinds.
+        kinds = {f"{field}.{name}": one for name, one in own.items() if isinstance(one, dict)} or {field: own}
+        for name, one in kinds.items():
+            given = checked(_Own, one, name)
+            pairs = _pairs(SimpleNamespace(**{"head_dim": None, **config}), {**config, **one})
+            for part, factors in (("short_factor", given.short_factor), ("long_factor", given.long_factor)):
+                if factors is not None and len(factors) != pairs:
+                    raise FieldError(
+                        f"{name}.{part}", factors, f"a list of {pairs} numbers, one a rotary pair"
+                    )
+    if theta is not None:
+        checked(Annotated[float, Number(POSITIVE)], theta, "rope_theta")
+
+
 def revision_with(revision: str, config: Any, config_of_files: Any) -> str:
     """The revision of weights with the positions of ``config``: the files' own where nothing was changed.
 
@@ -169,9 +225,14 @@ def _canonical(name: str, value: Any) -> Any:
     return [float(one) for one in value] if isinstance(value, list) else float(value)
 
 
-def _check_lists(values: dict[str, Any], config: Any, own: dict[str, Any], name: str) -> None:
+def _pairs(config: Any, own: dict[str, Any]) -> int:
+    """Rotary pairs of a head."""
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    pairs = int(head_dim * (own.get("partial_rotary_factor") or 1.0)) // 2
+    return int(head_dim * (own.get("partial_rotary_factor") or 1.0)) // 2
+
+
+def _check_lists(values: dict[str, Any], config: Any, own: dict[str, Any], name: str) -> None:
+    pairs = _pairs(config, own)
     for field in ("short_factor", "long_factor"):
         if field in values and len(values[field]) != pairs:
             raise ConfigError(

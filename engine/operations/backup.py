@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from routesparse.engine import shared_folder
+from routesparse.engine import paths, shared_folder
 from routesparse.engine.errors import InputError, StoreError
 from routesparse.engine.jobs.opening import FILE as QUEUE
 from routesparse.engine.operations import places, restoring
@@ -68,7 +68,7 @@ def back_up(home: Path, target: Path) -> Backup:
     Errors: InputError for a target that exists or lies in what is copied, or a home without anything; StoreError where
     it can't be copied or does not hold still.
     """
-    at = places.of(home)
+    at, target = places.of(home), paths.of_database(target)
     if target.exists() or target.is_symlink():
         raise InputError(f"{target} exists; name a new folder for the backup")
     for folder in at.folders:
@@ -108,6 +108,7 @@ def restore(source: Path, home: Path, *, replace: bool = False) -> tuple[Backup,
     the shared folder. Errors: InputError for what is no backup or is damaged, for a home that holds something unless
     ``replace``, and for a lake with other runs; the home is then as it was.
     """
+    source = paths.local(source)
     held, at = read_manifest(source), places.of(home)
     restoring.check_places(at)
     before = None

@@ -11,14 +11,25 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from routesparse.engine import fields, paths
+from routesparse.engine import paths
 from routesparse.engine.config import DEFAULT_PRICE
 from routesparse.engine.errors import ResultsError
-from routesparse.engine.results.schema import FILE, MEDIANS, SCORES
+from routesparse.engine.plain_files import read_json
+from routesparse.engine.schema import (
+    Count,
+    Number,
+    Positive,
+    Real,
+    Share,
+    Text,
+    checked,
+    from_json,
+    in_file,
+)
 
-MOST_BYTES = 64 << 20
+MOST_BYTES = 8 << 20
 SHIPPED = "evaluations*.json"
 # What a shipped file is, in the order in which they are offered: README cites the first one.
 KINDS = {
@@ -31,59 +42,71 @@ KINDS = {
 }
 REPLACED = frozenset({"evaluations_main.json", "evaluations_h1.json", "evaluations.json"})  # by the first one
 _LENGTHS = re.compile(r" --lengths (\d+(?:,\d+)*)(?!\S)", re.ASCII)
+AtLeast0 = Annotated[float, Number(0.0)]
+_ABOUT = "suite n seed model created_at command processes timed_alone cells timed_cells devices"
 OURS = f"routesparse={DEFAULT_PRICE:g}"  # the product's default, by its name
 
 
+@in_file(more=True)
 @dataclass(frozen=True)
 class Estimate:
     """A value with its 95 % interval."""
 
-    value: float
-    low: float
-    high: float
+    value: Real
+    low: Real
+    high: Real
 
 
+@in_file(more=True)
 @dataclass(frozen=True)
 class TaskRow:
     """One task by one method, against dense on the same prompts, in points."""
 
-    task: str
-    n: int
+    task: Text
+    n: Positive
     few_clusters: bool
-    score: float
-    dense: float
+    score: Real
+    dense: Real
     difference: Estimate
-    harmed: int
+    harmed: Count
 
 
+@in_file(
+    more=True,
+    score=[("measures", "word_perplexity"), "score"],
+    ratio="word_perplexity_ratio",
+    **{name: ("medians", name) for name in ("select_ms", "prefill_ms", "attention_ms", "fallback")},
+    good_tasks="tasks_where_dense_reaches_80",
+    tasks="by_task",
+)
 @dataclass(frozen=True)
 class MethodRow:
     """One method at one length over all tasks. difference: in points; ratio: of word perplexities (PG-19)."""
 
-    length: int
-    method: str
-    setting: float
+    length: Positive
+    method: Text
+    setting: Real
     extras: bool
-    n: int
-    clusters: int | None
-    few_clusters: bool
-    score: float | None  # in points; of PG-19 the word perplexity
-    difference: Estimate | None
-    ratio: Estimate | None
-    worst_decile: Estimate | None  # nats of the gold answer
-    harmed: int | None  # prompts that score lower than dense
-    gained: int | None
-    newcombe: tuple[float, float] | None  # of 0/1 scores, points; to be read where few prompts differ
-    few_discordant: bool
-    area: float | None
-    select_ms: float | None  # medians over prompts
-    prefill_ms: float | None
-    attention_ms: float | None
-    fallback: float | None
-    predicted_by: tuple[str, ...]  # commits; () where not recorded
-    timed_by: tuple[str, ...]  # commits of the stage of times
-    good_tasks: tuple[str, ...] | None  # where dense reaches 80
-    tasks: tuple[TaskRow, ...]
+    n: Count
+    clusters: Positive | None = None
+    few_clusters: bool = False
+    score: Real | None = None  # in points; of PG-19 the word perplexity
+    difference: Estimate | None = None
+    ratio: Estimate | None = None
+    worst_decile: Estimate | None = None  # nats of the gold answer
+    harmed: Count | None = None  # prompts that score lower than dense
+    gained: Count | None = None
+    newcombe: tuple[Real, Real] | None = None  # of 0/1 scores, points; to be read where few prompts differ
+    few_discordant: bool = False
+    area: Annotated[float, Number(0.0, 1.001)] | None = None
+    select_ms: AtLeast0 | None = None  # medians over prompts
+    prefill_ms: AtLeast0 | None = None
+    attention_ms: AtLeast0 | None = None
+    fallback: AtLeast0 | None = None
+    predicted_by: tuple[Text, ...] = ()  # commits; () where not recorded
+    timed_by: tuple[Text, ...] = ()  # commits of the stage of times
+    good_tasks: tuple[Text, ...] | None = None  # where dense reaches 80
+    tasks: tuple[TaskRow, ...] = ()
 
     @property
     def name(self) -> str:
@@ -110,44 +133,51 @@ class MethodRow:
 class Verdict:
     """One of the five tests of H1 to H3. why: what is missing, where it was not tested."""
 
-    test: str
-    verdict: str
-    p_holm: float | None
-    estimates: tuple[Estimate, ...]
-    n: int | None
-    clusters: int | None
-    few_clusters: bool
-    settings: tuple[
-        tuple[str, ...], ...
-    ]  # whose time counts, ours or a slower rival, then those that bracket it
-    suites: tuple[str, ...]  # whose prompts were used; () where not tested or not recorded
-    strata: int | None  # a suite's task at one length each
-    dropped_strata: int | None  # that lack a setting of the test
-    time_ratios: tuple[tuple[float, ...], ...]  # of the other settings to the first; () where not recorded
-    unequal: (
-        str | None
-    )  # "faster" than ours is every setting of the rival; "ours faster": the other way round
-    why: str | None
+    test: Text
+    verdict: Literal["supported", "rejected", "not resolved", "not tested"]
+    p_holm: Share | None = None
+    estimates: tuple[Estimate, ...] = ()
+    n: Positive | None = None
+    clusters: Positive | None = None
+    few_clusters: bool = False
+    # Whose time counts, ours or a slower rival, then those that bracket it.
+    settings: tuple[tuple[Text, ...], ...] = ()
+    suites: tuple[Text, ...] = ()  # whose prompts were used; () where not tested or not recorded
+    strata: Positive | None = None  # a suite's task at one length each
+    dropped_strata: Count | None = None  # that lack a setting of the test
+    time_ratios: tuple[
+        tuple[AtLeast0, ...], ...
+    ] = ()  # of the other settings to the first; () where not recorded
+    # "faster" than ours is every setting of the rival; "ours faster": the other way round.
+    unequal: Literal["faster", "ours faster"] | None = None
+    why: Text | None = None
 
 
+@in_file(
+    more=True,
+    **{name: ("about", name) for name in _ABOUT.split()},
+    commits=("about", "predicted_by_commits"),
+    rows="suite",
+    verdicts="hypotheses",
+)
 @dataclass(frozen=True)
 class Evaluation:
     """One suite on one model: where its numbers come from, and all of them."""
 
-    suite: str
-    n: int
-    seed: int
-    model: str
-    created_at: str
-    command: str | None
-    processes: int | None  # that predicted at once
-    timed_alone: bool  # whether the times are of a stage of its own
-    cells: int | None  # tasks at one length
-    timed_cells: int | None  # that this stage has timed
-    devices: tuple[str, ...]
-    commits: tuple[str, ...]  # of the code that predicted
+    suite: Text
+    n: Positive
+    seed: Count
+    model: Text
+    created_at: Text
     rows: tuple[MethodRow, ...]
-    verdicts: tuple[Verdict, ...]
+    command: Text | None = None
+    processes: Positive | None = None  # that predicted at once
+    timed_alone: bool = False  # whether the times are of a stage of its own
+    cells: Count | None = None  # tasks at one length
+    timed_cells: Count | None = None  # that this stage has timed
+    devices: tuple[Text, ...] = ()
+    commits: tuple[Text, ...] = ()  # of the code that predicted
+    verdicts: tuple[Verdict, ...] = ()
 
     @property
     def lengths(self) -> list[int]:
@@ -216,13 +246,22 @@ class Evaluation:
         return f"{self.suite}: made by {self.command or f'routesparse evaluate {self.suite}'}"
 
 
+@dataclass(frozen=True)
+class _Several:
+    """A file of several evaluations."""
+
+    command: Text
+    evaluations: tuple[Evaluation, ...]
+    together: tuple[Verdict, ...] = ()
+
+
 def read(path: Path) -> tuple[list[Evaluation], tuple[Verdict, ...]]:
     """The evaluations of one file, and the verdicts over all of them.
 
     Errors: ResultsError, which names the file and what is wrong in it.
     """
     try:
-        return _parsed(fields.read_json(path, MOST_BYTES))
+        return _parsed(read_json(path, MOST_BYTES))
     except (OSError, ValueError) as error:
         said = getattr(error, "strerror", None) or str(error)
         raise ResultsError(
@@ -252,101 +291,16 @@ def compact(scores: Sequence[Mapping[str, Any]], together: Sequence[Mapping[str,
 
 def of_text(text: str) -> tuple[list[Evaluation], tuple[Verdict, ...]]:
     """The evaluations of a file's text, and the verdicts over all of them. Errors: ValueError."""
-    return _parsed(json.loads(text, object_pairs_hook=fields.no_field_twice))
+    return _parsed(from_json(text))
 
 
 def _parsed(values: Any) -> tuple[list[Evaluation], tuple[Verdict, ...]]:
     """Errors: FieldError."""
     if isinstance(values, dict) and "evaluations" in values:
-        FILE(values, "")
-        return [_evaluation(one) for one in values["evaluations"]], tuple(
-            map(_verdict, values.get("together", ()))
-        )
-    SCORES(values, "")
-    only = _evaluation(values)
+        several = checked(_Several, values)
+        return list(several.evaluations), several.together
+    only = checked(Evaluation, values)
     return [only], only.verdicts
-
-
-def _evaluation(values: Mapping[str, Any]) -> Evaluation:
-    about = values["about"]
-    return Evaluation(
-        suite=about["suite"],
-        n=about["n"],
-        seed=about["seed"],
-        model=about["model"],
-        created_at=about["created_at"],
-        command=about.get("command"),
-        processes=about.get("processes"),
-        timed_alone=about.get("timed_alone", False),
-        cells=about.get("cells"),
-        timed_cells=about.get("timed_cells"),
-        devices=tuple(about.get("devices", ())),
-        commits=tuple(about.get("predicted_by_commits", ())),
-        rows=tuple(map(_row, values["suite"])),
-        verdicts=tuple(map(_verdict, values.get("hypotheses", ()))),
-    )
-
-
-def _row(values: Mapping[str, Any]) -> MethodRow:
-    medians = values.get("medians", {})
-    good = values.get("tasks_where_dense_reaches_80")
-    measures = values.get("measures")
-    return MethodRow(
-        length=values["length"],
-        method=values["method"],
-        setting=values["setting"],
-        extras=values["extras"],
-        n=values["n"],
-        clusters=values.get("clusters"),
-        few_clusters=values.get("few_clusters", False),
-        score=values.get("score") if measures is None else measures["word_perplexity"],
-        difference=_estimate(values.get("difference")),
-        ratio=_estimate(values.get("word_perplexity_ratio")),
-        worst_decile=_estimate(values.get("worst_decile")),
-        harmed=values.get("harmed"),
-        gained=values.get("gained"),
-        newcombe=None if values.get("newcombe") is None else tuple(values["newcombe"]),
-        few_discordant=values.get("few_discordant", False),
-        area=values.get("area"),
-        predicted_by=tuple(values.get("predicted_by", ())),
-        timed_by=tuple(values.get("timed_by", ())),
-        good_tasks=None if good is None else tuple(good),
-        tasks=tuple(
-            TaskRow(
-                one["task"],
-                one["n"],
-                one["few_clusters"],
-                one["score"],
-                one["dense"],
-                _interval(one["difference"]),
-                one["harmed"],
-            )
-            for one in values.get("by_task", ())
-        ),
-        **{name: medians.get(name) for name in MEDIANS},
-    )
-
-
-def _verdict(values: Mapping[str, Any]) -> Verdict:
-    optional = ("p_holm", "n", "clusters", "strata", "dropped_strata", "unequal", "why")
-    return Verdict(
-        test=values["test"],
-        verdict=values["verdict"],
-        estimates=tuple(map(_interval, values.get("estimates", ()))),
-        few_clusters=values.get("few_clusters", False),
-        settings=tuple(map(tuple, values.get("settings", ()))),
-        suites=tuple(values.get("suites", ())),
-        time_ratios=tuple(map(tuple, values.get("time_ratios", ()))),
-        **{name: values.get(name) for name in optional},
-    )
-
-
-def _estimate(values: Mapping[str, float] | None) -> Estimate | None:
-    return None if values is None else _interval(values)
-
-
-def _interval(values: Mapping[str, float]) -> Estimate:
-    return Estimate(values["value"], values["low"], values["high"])
 
 
 def _rank(method: str) -> int:

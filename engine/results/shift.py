@@ -6,17 +6,18 @@ about a domain that it was not tuned on, so this is measurement, not promise.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final, Literal
 
-from routesparse.engine import fields, paths
+from routesparse.engine import paths
 from routesparse.engine.errors import ResultsError
 from routesparse.engine.export import numbers
+from routesparse.engine.plain_files import read_json
 from routesparse.engine.results.tables import Table
+from routesparse.engine.schema import FILLED, POSITIVE, Number, Positive, Share, Text, checked
 
-KIND = "shift of tuned prices"
+KIND: Final = "shift of tuned prices"
 FILES = ("tuning_shift.json", "tuning_answers_shift.json")
 MOST_BYTES = 1 << 22
 KEPT = ("yes", "by its mean", "no")
@@ -26,6 +27,9 @@ FRESH = {  # what a price is checked on, by units
     "windows": "windows of documents that no choice has seen",
     "questions": "fresh questions, those with a text around them over books that no choice has seen",
 }
+AtLeast0 = Annotated[float, Number(0.0)]
+Above0 = Annotated[float, Number(POSITIVE)]
+RoundedShare = Annotated[float, Number(0.0, 1.001)]
 TITLE = "Does a tuned price carry over to other prompts?"
 
 
@@ -33,25 +37,25 @@ TITLE = "Does a tuned price carry over to other prompts?"
 class Use:
     """One price on one domain's test windows. loss: their capped mean; bound: its upper one; area and saved: shares."""
 
-    domain: str
+    domain: Text
     own: bool  # the price was tuned on it
-    windows: int
-    clusters: int
-    loss: float
-    bound: float
-    area: float
-    saved: float
+    windows: Positive
+    clusters: Positive
+    loss: AtLeast0
+    bound: AtLeast0
+    area: RoundedShare
+    saved: Annotated[float, Number(-1000.0, 1.0)]
 
 
 @dataclass(frozen=True)
 class Price:
     """One tuned price and where it was used."""
 
-    name: str
-    price: float
-    tuned_on: tuple[str, ...]
+    name: Text
+    price: Above0
+    tuned_on: Annotated[tuple[Text, ...], FILLED]
     robust: bool
-    uses: tuple[Use, ...]
+    uses: Annotated[tuple[Use, ...], FILLED]
 
     @property
     def told(self) -> str:
@@ -72,11 +76,11 @@ class Price:
 class Goal:
     """One target and its prices. limit: the largest mean loss that keeps it; words: the target as people read it."""
 
-    measure: str
-    limit: float
-    words: str
-    confidence: float
-    prices: tuple[Price, ...]
+    measure: Text
+    limit: Above0
+    words: Text
+    confidence: Share
+    prices: Annotated[tuple[Price, ...], FILLED]
 
     @property
     def domains(self) -> list[str]:
@@ -116,11 +120,12 @@ class Goal:
 class Shift:
     """The whole file. sources: each measuring command with its device, number format, seed and commit."""
 
-    command: str
-    model: str
-    tokens: int  # of a window or question, at most
-    sources: tuple[str, ...]
-    goals: tuple[Goal, ...]
+    command: Text
+    model: Text
+    tokens: Positive  # of a window or question, at most
+    sources: Annotated[tuple[Text, ...], FILLED]
+    goals: Annotated[tuple[Goal, ...], FILLED]
+    kind: Literal["shift of tuned prices"] = KIND
 
     @property
     def source(self) -> str:
@@ -230,76 +235,15 @@ def shipped() -> list[Path]:
 def read(path: Path) -> Shift:
     """Errors: ResultsError, which names the file and what is wrong in it."""
     try:
-        values = fields.read_json(path, MOST_BYTES)
-        _FILE(values, "")
+        return checked(Shift, read_json(path, MOST_BYTES))
     except (OSError, ValueError) as error:
         said = getattr(error, "strerror", None) or str(error)
         raise ResultsError(
             f"{path.parent.name}/{path.name} can't be read: {said}; write it again with "
             "`python -m routesparse.engine.evaluation.studies.tuning_table`"
         ) from None
-    goals = tuple(_goal(one) for one in values["goals"])
-    return Shift(values["command"], values["model"], values["tokens"], tuple(values["sources"]), goals)
 
 
 def plain(found: Shift) -> dict[str, Any]:
     """What ``read`` reads, for JSON."""
     return {"kind": KIND, **asdict(found)}
-
-
-_SHARE = fields.number(0, 1.001, "a share")
-_LOSS = fields.number(0)
-_USE = fields.record(
-    {
-        "domain": fields.text,
-        "own": fields.flag,
-        "windows": fields.whole(1),
-        "clusters": fields.whole(1),
-        "loss": _LOSS,
-        "bound": _LOSS,
-        "area": _SHARE,
-        "saved": fields.number(-1000, 1),
-    }
-)
-_PRICE = fields.record(
-    {
-        "name": fields.text,
-        "price": fields.number(fields.POSITIVE),
-        "tuned_on": fields.items(fields.text, least=1),
-        "robust": fields.flag,
-        "uses": fields.items(_USE, least=1),
-    }
-)
-_GOAL = fields.record(
-    {
-        "measure": fields.text,
-        "limit": fields.number(fields.POSITIVE),
-        "words": fields.text,
-        "confidence": fields.number(0, 1),
-        "prices": fields.items(_PRICE, least=1),
-    }
-)
-_FILE = fields.record(
-    {
-        "kind": fields.one_of(KIND),
-        "command": fields.text,
-        "model": fields.text,
-        "tokens": fields.whole(1),
-        "sources": fields.items(fields.text, least=1),
-        "goals": fields.items(_GOAL, least=1),
-    }
-)
-
-
-def _goal(values: Mapping[str, Any]) -> Goal:
-    prices = tuple(
-        Price(
-            **{
-                **one,
-                "tuned_on": tuple(one["tuned_on"]),
-                "uses": tuple(Use(**use) for use in one["uses"]),
-            }
-        )
-        for one in values["prices"]
-    )
-    return Goal(**{**values, "prices": prices})

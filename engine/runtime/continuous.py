@@ -36,7 +36,7 @@ from routesparse.engine.runtime.refusals import check_call
 from routesparse.engine.runtime.route import asked_config, fresh_salt, session_maker
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.tensor_parallel import ranks_of
-from routesparse.engine.runtime.transformers import ATTRIBUTE, check_supported, routed_by
+from routesparse.engine.runtime.transformers import ATTRIBUTE, check_supported, routed_by, tell_of_replaced
 
 if TYPE_CHECKING:
     from routesparse.engine.calibration.artifact import Calibration
@@ -68,6 +68,7 @@ def route_requests(
     block raises it.
     """
     check_supported(model)
+    tell_of_replaced(model)
     if ranks_of(model) is not None:
         raise UnsupportedModelError(
             "continuous batching over several processes is not supported; load the model without a tp_plan"

@@ -1,8 +1,10 @@
 """Which prompt a layer's call belongs to. The model does not say: it calls its layers one by one, with tensors only.
 
-A call without cached keys begins a prompt. A chunk continues the prompt whose keys its cache begins with; they are
-compared by a sum of their bits (``_signature``). So a cache that was copied, or one of several that take turns, leads
-to its own prompt, and one that was cropped inside a prompt leads to none.
+A call without cached keys begins a prompt. A chunk continues the prompt whose keys its cache begins with; they and the
+first layer's values are compared by a sum of their bits (``_signature``). So a cache that was copied, or one of several
+that take turns, leads to its own prompt, and one that was cropped inside a prompt, or edited, leads to none.
+Assisted decoding hands its first guesses over with the prompt and crops those that were wrong: a few tokens behind a
+prompt that lacks its last few are decoding, and belong to it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from routesparse.engine.record.trace import Trace
 
 KEPT_PROMPTS = 4  # of a session; older ones are dropped, so that a long-lived session stays small
-_SIGNED_NUMBERS = 8  # of a key vector: enough to tell tokens apart
+_GUESSED_TOKENS = 32  # at once, at most, in assisted decoding
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -39,6 +41,7 @@ class _Prefilled:
     layer: int  # whose keys were signed: the first without a window
     tokens: int
     signature: torch.Tensor
+    cropped: torch.Tensor  # the signature of all tokens but the last _GUESSED_TOKENS
 
 
 class CurrentPrompt:
@@ -157,16 +160,27 @@ class CurrentPrompt:
     def _continue(self, inputs: AttentionInputs, layer: int) -> None:
         """Make the prompt current whose keys the cache begins with: the one with most of them."""
         cached = inputs.k.shape[2] - inputs.q.shape[2]
+
+        def signature(tokens: int) -> torch.Tensor:
+            return _signature(inputs.k[:, :, :tokens], inputs.v[:, :, :tokens])
+
         matching = [
             known
             for known in self._prefilled
             if known.layer == layer
             and known.tokens <= cached
             and (known.prompt.batch, known.prompt.kv_heads) == inputs.k.shape[:2]
-            and torch.equal(known.signature, _signature(inputs.k[:, :, : known.tokens]))
+            and torch.equal(known.signature, signature(known.tokens))
         ]
-        self._current = None
         if not matching:
+            guesses = inputs.q.shape[2] <= _GUESSED_TOKENS and any(
+                known.prompt is self._current
+                and known.layer == layer
+                and 0 < (kept := known.tokens - _GUESSED_TOKENS) <= cached < known.tokens
+                and torch.equal(known.cropped, signature(kept))
+                for known in self._prefilled
+            )
+            self._current = self._current if guesses else None
             return
         known = max(matching, key=lambda known: known.tokens)
         self._make_room([known.prompt])
@@ -189,10 +203,9 @@ class CurrentPrompt:
         tokens, current = inputs.k.shape[2], self._current
         if current is None or any(k.prompt is current and k.tokens == tokens for k in self._prefilled):
             return
-        signature = _signature(inputs.k)
-        self._prefilled.append(
-            _Prefilled(current, self.number, self.routed_segments, layer, tokens, signature)
-        )
+        places = _by_place(inputs.k, inputs.v)
+        signed = places.sum(1), places[:, :-_GUESSED_TOKENS].sum(1)
+        self._prefilled.append(_Prefilled(current, self.number, self.routed_segments, layer, tokens, *signed))
 
     def _check_thread(self) -> None:
         if self._thread != threading.get_ident():
@@ -221,10 +234,15 @@ class NamedPrompt(CurrentPrompt):
         """Nothing: see above."""
 
 
-def _signature(keys: torch.Tensor) -> torch.Tensor:
-    """int64 [B, 8] of keys [B, Hkv, n, D]: a sum of their bits weighted by place, in any order the same."""
-    numbers = keys[:, 0, :, :_SIGNED_NUMBERS].contiguous()
-    bits = numbers.view(_INTEGERS[numbers.element_size()]).long()
+def _signature(*vectors: torch.Tensor) -> torch.Tensor:
+    """int64 [B, numbers] of keys and values [B, Hkv, n, D]: a sum of their bits by place, in any order the same."""
+    return _by_place(*vectors).sum(1)
+
+
+def _by_place(*vectors: torch.Tensor) -> torch.Tensor:
+    """int64 [B, n, numbers]: what each token adds to the signature; the heads' bits are summed."""
+    whole = all(x.shape[-1] * x.element_size() % 8 == 0 for x in vectors)
+    parts = [x.contiguous().view(_INTEGERS[8 if whole else x.element_size()]).sum(1) for x in vectors]
     # Multiples of a large odd number, all different modulo 2^64: tokens that change places change the sum.
-    weights = torch.arange(1, bits.shape[1] + 1, device=bits.device) * 0x1E3779B97F4A7C15
-    return (bits * weights.view(-1, 1)).sum(1)
+    weights = torch.arange(1, parts[0].shape[1] + 1, device=parts[0].device) * 0x1E3779B97F4A7C15
+    return torch.cat(parts, -1) * weights.view(-1, 1)

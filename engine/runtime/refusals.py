@@ -119,6 +119,15 @@ def _is_causal(batch: int, tokens: int, flags: dict[str, Any]) -> bool:
     return bool((shows(rows, 0, early + 1, early) & ~shows(rows, 0, early, early + 1)).all())
 
 
+def check_mask(mask: Any) -> None:
+    """Errors: UnsupportedModelError for an attention mask that is no tensor [batch, tokens], such as one by layer."""
+    kind = f"{mask.dim()}-D" if hasattr(mask, "dim") else type(mask).__name__
+    if mask is not None and kind != "2-D":
+        raise UnsupportedModelError(
+            f"a {kind} attention mask is not supported; pass a padding mask [batch, tokens]"
+        )
+
+
 def check_call(
     module: Any,
     query: Tensor,
@@ -147,10 +156,7 @@ def check_call(
             raise PromptError(message) if message is _PACKED else UnsupportedModelError(message)
     if dropout or training:
         raise UnsupportedModelError("training is not supported; call model.eval() before route()")
-    if attention_mask is not None and attention_mask.dim() != 2:
-        raise UnsupportedModelError(
-            f"a {attention_mask.dim()}-D attention mask is not supported; pass a padding mask [batch, tokens]"
-        )
+    check_mask(attention_mask)
     n_q, n_k = query.shape[2], key.shape[2]
     if n_q > n_k or (attention_mask is not None and attention_mask.shape[-1] != n_k):
         raise UnsupportedModelError(

@@ -21,7 +21,12 @@ from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.runtime.quality import choose
 from routesparse.engine.runtime.session import RankSession, RoutingSession
 from routesparse.engine.runtime.tensor_parallel import Ranks, caught, ranks_in, ranks_of
-from routesparse.engine.runtime.transformers import check_supported, routed_by, serve_by_default
+from routesparse.engine.runtime.transformers import (
+    check_supported,
+    routed_by,
+    serve_by_default,
+    tell_of_replaced,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -63,10 +68,12 @@ def route(
     Yields the trace (decisions, timings, to_bundle). Leaving the block restores the model, after errors too. What a GPU
     captured stays for the model's next block (graphs.KEPT_SHARE of its memory, or one graph), until the model is
     deleted, routed on another device, or out of memory.
+    An attention function of your own that the model was set to does not run inside: a UserWarning names it.
     Errors: UnsupportedModelError, ConfigError, CalibrationError, ProfileError, and ModelError where a calibration
     is given and the model's files are not known.
     """
     check_supported(model)
+    tell_of_replaced(model)
     config = asked_config(model, config, settings)
     ranks = ranks_of(model) if group is None else ranks_in(group, model)
     if ranks is None:

@@ -137,8 +137,7 @@ class RoutingSession(AttentionRouter):
     def _attend(self, inputs: AttentionInputs, layer: int, window: int | None) -> torch.Tensor:
         prompt = self._prompt.of_call(inputs, layer, windowed=window is not None)
         if prompt is None or inputs.q.shape[2] == 1:
-            # Shorter calls than those that could be routed are decoding, several tokens at a time.
-            if inputs.q.shape[2] >= self.config.least_body_rows + self.config.tail_tokens:
+            if inputs.q.shape[2] > 1:
                 self.trace.continues_unknown = True
             # Decoding waits for its tokens anyway; a session without route() is not told when a forward ends.
             self.trace.settle()

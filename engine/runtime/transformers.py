@@ -12,6 +12,7 @@ every cache or mask that would give silently wrong results, are refused (refusal
 from __future__ import annotations
 
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,11 +22,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from routesparse.engine.errors import PromptError, UnsupportedModelError
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.runtime.attention_router import AttentionRouter
-from routesparse.engine.runtime.refusals import check_call, check_family, check_mask_request
+from routesparse.engine.runtime.refusals import check_call, check_family, check_mask, check_mask_request
 
 NAME = "routesparse"
 # The first arguments of every supported family's forward, in transformers' order.
@@ -33,6 +35,7 @@ FORWARD_ARGUMENTS = ("input_ids", "attention_mask", "position_ids", "past_key_va
 _NOT_COMPILED = (
     "routing depends on values; the rest of the model is compiled around it, without fullgraph=True"
 )
+_NOT_LEFT = "padding right of or inside a prompt is not supported; set tokenizer.padding_side = 'left'"
 # Where route() leaves the router on every attention module of one model while its block runs.
 ATTRIBUTE = "_routesparse"
 # Both keyed by id(config): attention modules know their model only through the config object that they share.
@@ -144,6 +147,10 @@ def _told_of_forwards(model: PreTrainedModel, block: _Block) -> Iterator[None]:
         block.forward_in = threading.get_ident()
         block.router.start()
 
+    def before_masks(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        # A mask by kind of layer reaches the layers as it is: the mask function, which checks, is not asked.
+        check_mask(forward_arguments(arguments, named).get("attention_mask"))
+
     @torch.compiler.disable(reason=_NOT_COMPILED)
     def after(*_: Any) -> None:
         block.router.finish()
@@ -155,6 +162,7 @@ def _told_of_forwards(model: PreTrainedModel, block: _Block) -> Iterator[None]:
 
     hooks = [
         model.register_forward_pre_hook(before, with_kwargs=True),
+        model.base_model.register_forward_pre_hook(before_masks, with_kwargs=True),
         model.register_forward_hook(after),
         model.register_forward_hook(always, always_call=True),
     ]
@@ -163,6 +171,20 @@ def _told_of_forwards(model: PreTrainedModel, block: _Block) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def tell_of_replaced(model: PreTrainedModel) -> None:
+    """Warn the caller of a block where somebody's own attention function, under whatever name, will not run in it."""
+    name = model.config._attn_implementation
+    function = ALL_ATTENTION_FUNCTIONS.get(name)
+    package = (getattr(function, "__module__", None) or "").split(".")[0]
+    # kvpress wraps every function that transformers has.
+    if function is not None and package not in ("transformers", "kvpress", "routesparse"):
+        warnings.warn(
+            f"your attention function {name!r} does not run inside this block, which replaces it; call "
+            "set_attn_implementation('sdpa') before the block if that is meant, or certify() to judge yours",
+            stacklevel=4,  # behind this function, the block's and contextlib's
+        )
 
 
 def forward_arguments(arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
@@ -227,6 +249,10 @@ def attention(
     check_call(module, query, key, attention_mask, dropout, kwargs, training=training)
     if router is None:
         router = _default_router(module)
+        # Outside of a block no hook has seen a mask by kind of layer, which padding_mask is not asked for.
+        attention_mask = None if attention_mask is None else attention_mask.bool()
+        if attention_mask is not None and not _left_padded(attention_mask):
+            raise PromptError(_NOT_LEFT)
     n_k, head_dim = key.shape[2:]
     # The routed path has no backward pass: keep autograd out of it, and refuse a later backward().
     with torch.no_grad():
@@ -242,8 +268,9 @@ def attention(
         # A window that covers every key masks nothing: such a layer is an ordinary one.
         window = None if sliding_window is None or sliding_window >= n_k else sliding_window
         out = router.attend(inputs, layer=module.layer_idx, window=window)
-    if torch.is_grad_enabled() and query.requires_grad:
-        out = _NoBackward.apply(query, out)
+    needed = [x for x in (query, key, value, s_aux) if x is not None and x.requires_grad]
+    if torch.is_grad_enabled() and needed:
+        out = _NoBackward.apply(out, *needed)
     return out.transpose(1, 2), None
 
 
@@ -273,15 +300,13 @@ def padding_mask(
             "pass a mask over the whole sequence, cached tokens included"
         )
     keys = attention_mask[:, : kv_offset + kv_length].to(torch.bool)
-    ascending = (keys[:, 1:] >= keys[:, :-1]).all()
+    ascending = _left_padded(keys)
     # One transfer for both answers.
     all_real, left_padded = torch.stack((keys.all(), ascending)).tolist()
     if all_real:
         return None
     if not left_padded:
-        raise PromptError(
-            "padding right of or inside a prompt is not supported; set tokenizer.padding_side = 'left'"
-        )
+        raise PromptError(_NOT_LEFT)
     return keys[:, kv_offset:]
 
 
@@ -298,15 +323,20 @@ def serve_by_default(make: Callable[[bool], AttentionRouter]) -> None:
 
 
 class _NoBackward(torch.autograd.Function):
-    """The output of routed attention where gradients are on: usable forwards, an error backwards."""
+    """The output of routed attention of inputs that need gradients: usable forwards, an error backwards."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, out: Tensor) -> Tensor:
+    def forward(ctx: Any, out: Tensor, *inputs: Tensor) -> Tensor:
         return out.view_as(out)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         raise UnsupportedModelError("routed attention has no backward pass; leave the route() block to train")
+
+
+def _left_padded(keys: Tensor) -> Tensor:
+    """bool []: whether every row of keys, bool [B, n], is False first and True from some place on."""
+    return (keys[:, 1:] >= keys[:, :-1]).all()
 
 
 def _first_keys(attention_mask: Tensor | None) -> Tensor | None:

@@ -21,6 +21,7 @@ from routesparse.engine.store import executed_reads
 from routesparse.engine.store.owner_view import OwnerView
 
 _KEPT = 8  # answers; a run of 32 x 32 heads and 131,072 tokens takes some 10 MB
+_MOST_CELLS = 1 << 27  # of all heads together: four such arrays take 2 GB
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,10 @@ class _Sums:
     """Shares of several segments, weighted by the rows that they speak of; NaN says nothing."""
 
     def __init__(self, units: int, cells: int) -> None:
+        if units * cells > _MOST_CELLS:
+            raise InputError(
+                f"{units:,} heads and {cells:,} blocks of the prompt are more than a page holds; open a shorter prompt"
+            )
         self._read, self._rows = (np.zeros((units, cells), np.float32) for _ in range(2))
 
     def add(self, unit: np.ndarray, share: np.ndarray, later: np.ndarray) -> None:

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,21 +32,20 @@ import pyarrow.parquet as pq
 from routesparse.engine import plain_files, shared_folder
 from routesparse.engine.certificate_rows import CertificateRecord, CertificateRow
 from routesparse.engine.errors import BundleError, DiskFullError, StoreError
-from routesparse.engine.fields import FieldError
 from routesparse.engine.rows import RunRecord, RunRow
-from routesparse.engine.store import certificate_ranges, run_checks, tables
+from routesparse.engine.schema import Count, FieldError, Positive, checked, from_json, shown
+from routesparse.engine.store import certificate_ranges, run_checks, tables, unpacking
+from routesparse.engine.store.columns import Object
 
 FORMAT = "routesparse-bundle"
 # 1 named lambda and g "gate"; 2 had no answer, worst_row and block_reads; 3 no continuation; 4 no certificates;
 # 5 no named rows
 SCHEMA_VERSION = 6
 MANIFEST = "manifest.json"
+MOST_MANIFEST_BYTES = 1 << 20  # real ones have 3 KB
 PROBE_LIMIT_BYTES = 20 * 1024 * 1024
 # A run of 128 layers of 128 heads with 16 segments has 7 million candidates, in some 200 MB.
 _MOST_FILE_BYTES = 1 << 29
-_MOST_ROWS = 1 << 24
-_MOST_TABLE_BYTES = 1 << 32  # unpacked
-_ROWS_AT_ONCE = 1 << 14
 TEMPORARY_PREFIX = ".tmp-"
 REJECTED = "rejected"  # the folder in a spool for what was set aside
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
@@ -68,6 +67,32 @@ class Manifest:
     def head(self) -> str:
         """The table with the one row of totals: "run" or "certificate"."""
         return _head(self.files)
+
+
+@dataclass(frozen=True)
+class _File:
+    sha256: str
+    bytes: Count = 0
+    rows: Count = 0
+
+
+@dataclass(frozen=True)
+class _Stated:
+    """What a manifest may say; all but the first four is said for people, the run's table holds it as well."""
+
+    format: Literal["routesparse-bundle"]
+    schema_version: Positive
+    run_id: str
+    files: dict[str, _File]
+    created_at: str | None = None
+    model: dict[str, str | None] | None = None
+    tokenizer_hash: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+    git_commit: str | None = None
+    seed: int | None = None
+    config: Object | None = None
+    versions: Object | None = None
 
 
 def write_bundle(record: RunRecord | CertificateRecord, directory: Path) -> Path:
@@ -269,15 +294,15 @@ def _verified(path: Path) -> tuple[Manifest, dict[str, pa.Table]]:
             raise BundleError(f"{path.name}/{name} doesn't match its checksum; copy the bundle again")
         table = name.removesuffix(".parquet")
         data[table] = _read_table(path, table, content)
-    run_ids = data[manifest.head].column("run_id").to_pylist()
+    run_ids = data[manifest.head].column("run_id").slice(0, 2).to_pylist()
     if run_ids != [manifest.run_id]:
         raise BundleError(
             f"{path.name}/{manifest.head}.parquet describes {run_ids}, the manifest {manifest.run_id!r}"
         )
     for table, rows in data.items():
-        others = set(rows.column("run_id").unique().to_pylist()) - {manifest.run_id}
+        others = set(rows.column("run_id").unique().slice(0, 4).to_pylist()) - {manifest.run_id}
         if others:
-            raise BundleError(f"{path.name}/{table}.parquet holds rows of other runs: {sorted(others)[:3]}")
+            raise BundleError(f"{path.name}/{table}.parquet holds rows of other runs: {sorted(others)}")
     with _nonsense_refused(path):
         _rules(manifest.head).check(data)
     return Manifest(**{**vars(manifest), "size_bytes": size}), data
@@ -298,19 +323,17 @@ def _read_manifest(path: Path) -> Manifest:
         raise BundleError(f"{path.name} is not a bundle: expected a folder with {MANIFEST}")
     content = _read_file(path, MANIFEST)
     try:
-        values = json.loads(content)
-        version, run_id = int(values["schema_version"]), check_run_id(str(values["run_id"]))
-        files = {str(name): str(entry["sha256"]) for name, entry in values["files"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise BundleError(
-            f"{path.name}/{MANIFEST} can't be read ({type(error).__name__}: {error})"
-        ) from error
-    if values.get("format") != FORMAT:
-        raise BundleError(f"{path.name}/{MANIFEST} says format {values.get('format')!r}, expected {FORMAT!r}")
-    if version > SCHEMA_VERSION:
-        raise BundleError(
-            f"{path.name} has schema {version}, this version reads {SCHEMA_VERSION}; upgrade RouteSparse"
-        )
+        values = from_json(content.decode("utf-8"))
+    except ValueError as error:
+        raise BundleError(f"{path.name}/{MANIFEST} can't be read ({error})") from error
+    with _nonsense_refused(path):
+        version = checked(Object, values, MANIFEST).get("schema_version")
+        if isinstance(version, int) and version > SCHEMA_VERSION:  # which may say more than is known here
+            raise BundleError(
+                f"{path.name} has schema {shown(version)}, this version reads {SCHEMA_VERSION}; upgrade RouteSparse"
+            )
+        stated = checked(_Stated, values, MANIFEST)
+    files = {name: entry.sha256 for name, entry in stated.files.items()}
     known = {f"{table}.parquet" for table in tables.of_kind(_head(files))}
     unknown = sorted(set(files) - known)
     if unknown:
@@ -319,13 +342,15 @@ def _read_manifest(path: Path) -> Manifest:
     missing = sorted(required - set(files))
     if missing:
         raise BundleError(f"{path.name}/{MANIFEST} doesn't name {missing[0]}; the bundle is incomplete")
-    return Manifest(run_id, version, files, hashlib.sha256(content).hexdigest(), 0, values)
+    digest = hashlib.sha256(content).hexdigest()
+    return Manifest(check_run_id(stated.run_id), stated.schema_version, files, digest, 0, values)
 
 
 def _read_file(path: Path, name: str) -> bytes:
     """Errors: BundleError for what is missing, no plain file, a link, or too large."""
+    most_bytes = MOST_MANIFEST_BYTES if name == MANIFEST else _MOST_FILE_BYTES
     try:
-        return plain_files.read_bounded(path / name, _MOST_FILE_BYTES, follow_links=False)
+        return plain_files.read_bounded(path / name, most_bytes, follow_links=False)
     except FileNotFoundError as error:
         raise BundleError(f"{path.name}/{name} is missing; copy the bundle again") from error
     except OSError as error:
@@ -336,39 +361,9 @@ def _read_file(path: Path, name: str) -> bytes:
 
 def _read_table(path: Path, table: str, content: bytes) -> pa.Table:
     try:
-        data = _unpacked(content)
-    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: names that are no text
-        raise BundleError(f"{path.name}/{table}.parquet is not a readable Parquet file ({error})") from error
-    if data is None:
-        raise BundleError(f"{path.name}/{table}.parquet unpacks to more than any run holds; it is no bundle")
-    expected = tables.arrow_schema(table)
-    data = tables.as_of_today(table, data)
-    for field in expected:
-        if data.schema.names.count(field.name) != 1 or data.schema.field(field.name).type != field.type:
-            raise BundleError(f"{path.name}/{table}.parquet lacks column {field.name} of type {field.type}")
-        if not field.nullable and data.column(field.name).null_count:
-            raise BundleError(f"{path.name}/{table}.parquet has no value for {field.name} in some rows")
-    # Files that other programs wrote may call every column nullable; rows of several bundles become one table.
-    return data.select(expected.names).cast(expected)
-
-
-def _unpacked(content: bytes) -> pa.Table | None:
-    """A Parquet file, its texts checked to be text; None where it would unpack to more than a run can hold.
-
-    A few bytes may stand for millions of equal rows, so they are unpacked some at a time.
-    """
-    file = pq.ParquetFile(pa.BufferReader(content))
-    claimed = sum(file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups))
-    if file.metadata.num_rows > _MOST_ROWS or claimed > _MOST_TABLE_BYTES:
-        return None
-    batches, size = [], 0
-    for batch in file.iter_batches(_ROWS_AT_ONCE, use_threads=False):
-        size += batch.nbytes
-        if size > _MOST_TABLE_BYTES:
-            return None
-        batch.validate(full=True)
-        batches.append(batch)
-    return pa.Table.from_batches(batches, schema=file.schema_arrow)
+        return unpacking.unpacked(table, content)
+    except BundleError as error:
+        raise BundleError(f"{path.name}/{table}.parquet {error}") from None
 
 
 def _parquet_bytes(table: str, data: pa.Table) -> bytes:

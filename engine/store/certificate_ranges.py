@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,10 +10,10 @@ import pyarrow as pa
 
 from routesparse.engine import certificate_rows
 from routesparse.engine.certificate_rows import MOST_TOKEN_TEXT
-from routesparse.engine.fields import FieldError
 from routesparse.engine.rows import EXECUTED_TOLERANCE
+from routesparse.engine.schema import FieldError
 from routesparse.engine.store import ranges
-from routesparse.engine.store.columns import check_columns
+from routesparse.engine.store.columns import Object, check_columns, json_value
 from routesparse.engine.store.rules import Number, OneOf, Rule, Text, Whole
 
 _RUN, _UNIT = ranges.SCHEMA["run"], ranges.SCHEMA["audit"]
@@ -87,7 +86,10 @@ def check(tables: Mapping[str, pa.Table]) -> None:
     most = min(_MOST_CLAIMS, 1 + row["layers"] * (1 + row["heads"] * row["batch"]))
     if tables["claim"].num_rows > most:
         raise FieldError("rows of claim", tables["claim"].num_rows, f"at most {most}")
-    named = tables["named_row"].to_pylist() if "named_row" in tables else []
+    found = tables.get("named_row", tables["claim"].slice(0, 0))
+    if found.num_rows > _MOST_NAMED:
+        raise FieldError("rows of named_row", found.num_rows, f"at most {_MOST_NAMED}")
+    named = found.to_pylist()
     _claims(row, tables["claim"].to_pylist())
     _named(row, named)
     _verdict(row, tables["claim"].to_pylist(), named)
@@ -99,13 +101,9 @@ def check_table(name: str, table: pa.Table) -> None:
 
 
 def _certificate(row: dict[str, Any]) -> None:
-    for name, kind in (("config_json", dict), ("versions_json", dict), ("findings_json", list)):
-        try:
-            values = json.loads(row[name])
-        except (ValueError, RecursionError):
-            values = None
-        if not isinstance(values, kind) or (kind is list and not all(isinstance(v, str) for v in values)):
-            raise FieldError(f"certificate.{name}", row[name], "a JSON object, or a list of sentences")
+    kinds = {"config_json": Object, "versions_json": Object, "findings_json": list[str]}
+    for name, kind in kinds.items():
+        json_value(f"certificate.{name}", row[name], kind)
     try:
         datetime.datetime.fromisoformat(row["created_at"])
     except ValueError:
@@ -158,8 +156,6 @@ def _claims(row: dict[str, Any], claims: list[dict[str, Any]]) -> None:
 
 def _named(row: dict[str, Any], named: list[dict[str, Any]]) -> None:
     """Each named token once a label, of the certificate's prompt, with as many rows as it has heads."""
-    if len(named) > _MOST_NAMED:
-        raise FieldError("rows of named_row", len(named), f"at most {_MOST_NAMED}")
     sizes = {
         "batch_index": row["batch"],
         "worst_layer": row["layers"],

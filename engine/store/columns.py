@@ -3,12 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from routesparse.engine.fields import FieldError
+from routesparse.engine.schema import FieldError, Holds, checked, from_json
 from routesparse.engine.store.rules import Rule
+
+_MOST_NESTED = 8  # objects and lists within one another; a run's settings have 2
+
+
+def _flat(value: Any, most: int = _MOST_NESTED) -> bool:
+    if not isinstance(value, dict | list):
+        return True
+    return most > 0 and all(
+        _flat(entry, most - 1) for entry in (value.values() if isinstance(value, dict) else value)
+    )
+
+
+Object = Annotated[dict[str, Any], Holds(_flat, f"an object of at most {_MOST_NESTED} levels")]
+
+
+def json_value(name: str, text: str, kind: Any) -> Any:
+    """What a column's JSON says, as this kind. Errors: FieldError."""
+    try:
+        value = from_json(text)
+    except ValueError as error:
+        raise FieldError(name, text, f"JSON ({error})") from None
+    return checked(kind, value, name)
 
 
 def check_columns(name: str, table: pa.Table, rules: Mapping[str, Rule]) -> None:

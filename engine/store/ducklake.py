@@ -258,7 +258,7 @@ class LakeStore(Store):
                 cursor.execute("INSERT INTO lake_identity VALUES (?)", [self._token])
                 return
         self._token = known[0]
-        if not file.is_file() or file.read_text("utf-8") != known[0]:
+        if not shared_folder.holds(file, known[0]):
             raise StoreError(
                 f"{self.shared} is not the shared folder of this catalogue; set ROUTESPARSE_SHARED to the one that it "
                 "was made with, wherever that is mounted here"

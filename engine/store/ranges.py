@@ -16,6 +16,7 @@ INT64 = 2**63 - 1
 MOST_LAYERS = 4_096
 MOST_HEADS = 4_096
 MOST_MAP_CELLS = 1 << 16  # layers x heads: the largest map that pages draw
+MOST_BLOCKS = 1 << 22  # KV blocks of a prompt, of which pages hold one number each
 _TOKENS = 1 << 28
 _CANDIDATES = 1 << 12
 _LARGEST = 1e15  # of a time or an error: sums of such numbers stay finite
@@ -32,7 +33,7 @@ _ID = Text(128)
 _PATTERN = Text(64, _NAME)
 _BUDGET = Text(200, _WORDS)
 _REASON = Text(2_000)
-_JSON = Text(1 << 20, lines=True)
+_JSON = Text(1 << 18, lines=True)  # the manifest has two of them
 _FALLBACK = OneOf(("expand", "dense"))
 _UNIT: dict[str, Rule] = {
     "run_id": _ID,

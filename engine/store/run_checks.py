@@ -7,20 +7,20 @@ those of the tables.
 from __future__ import annotations
 
 import datetime
-import json
+import itertools
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from routesparse.engine import fields
 from routesparse.engine.config import LatencyBudget
 from routesparse.engine.errors import ConfigError
-from routesparse.engine.fields import FieldError
-from routesparse.engine.store.columns import check_column, check_columns
-from routesparse.engine.store.ranges import MOST_MAP_CELLS, ROUNDING, SCHEMA, UNIT_COUNTS
+from routesparse.engine.schema import FieldError, Positive, Real, Text, checked, in_file
+from routesparse.engine.store.columns import Object, check_column, check_columns, json_value
+from routesparse.engine.store.ranges import MOST_BLOCKS, MOST_MAP_CELLS, ROUNDING, SCHEMA, UNIT_COUNTS
 from routesparse.engine.store.rules import Whole
 
 _KEYS = {
@@ -35,9 +35,27 @@ _KEYS = {
     "fallback_event": ("batch_index", "layer", "head", "segment", "test"),
 }
 _WITHIN = {"batch_index": "batch", "layer": "layers", "head": "heads", "segment": "segments"}
-_NUMBERS = ("price", "segment_tokens", "break_even_tokens")  # settings that pages calculate with
-_SERVED = fields.optional(fields.record({"by": fields.text, "one_in": fields.whole(1)}))
+_MOST_PROBES = 1 << 17  # the largest map twice: they are unpacked row by row
 _KINDS = 4  # of probe rows: ProbeRow.kinds
+
+
+@dataclass(frozen=True)
+class _Served:
+    by: Text
+    one_in: Positive
+
+
+@in_file(more=True)
+@dataclass(frozen=True)
+class _Settings:
+    """Settings that pages calculate with; a run's record has others beside them."""
+
+    price: Real | None = None
+    segment_tokens: Real | None = None
+    break_even_tokens: Real | None = None
+    fallback_limit: Real = 0.0
+    rope: str | None = None
+    served: _Served | None = None
 
 
 def check(tables: Mapping[str, pa.Table]) -> None:
@@ -61,7 +79,7 @@ def check(tables: Mapping[str, pa.Table]) -> None:
     ends = pc.add(tables["head_choice"]["first_token"], tables["head_choice"]["tokens"])
     check_column("head_choice.first_token + tokens", ends, Whole(1, run["tokens"]))
     _known_candidates(tables)
-    _heatmaps(tables["probe"], tables["candidate_score"], run["tokens"])
+    _heatmaps(tables["probe"], tables["candidate_score"], run["tokens"], run["block_k"])
     if "worst_row" in tables:
         _worst_rows(tables["worst_row"], run["tokens"], run["block_k"])
     if "block_reads" in tables:
@@ -79,17 +97,8 @@ def check_table(name: str, table: pa.Table) -> None:
 
 def _run(run: dict[str, Any], tables: Mapping[str, pa.Table]) -> None:
     """What the run's totals say of each other and of the tables."""
-    for name in ("config_json", "versions_json"):
-        try:
-            values = json.loads(run[name])
-        except (ValueError, RecursionError):
-            values = None
-        if not isinstance(values, dict):
-            raise FieldError(f"run.{name}", run[name], "a JSON object")
-        for setting in _NUMBERS if name == "config_json" else ():
-            fields.optional(fields.number())(values.get(setting), f"run.config_json.{setting}")
-        if name == "config_json":
-            _SERVED(values.get("served"), "run.config_json.served")
+    config, _ = (json_value(f"run.{name}", run[name], Object) for name in ("config_json", "versions_json"))
+    checked(_Settings, config, "run.config_json")
     if run["budget"] is not None:
         try:
             LatencyBudget.parse(run["budget"])
@@ -102,6 +111,9 @@ def _run(run: dict[str, Any], tables: Mapping[str, pa.Table]) -> None:
     if run["layers"] * run["heads"] > MOST_MAP_CELLS:
         wanted = f"at most {MOST_MAP_CELLS // run['heads']}, with {run['heads']} heads"
         raise FieldError("run.layers", run["layers"], wanted)
+    if run["tokens"] > MOST_BLOCKS * run["block_k"]:
+        wanted = f"at least {-(-run['tokens'] // MOST_BLOCKS)}, with {run['tokens']} tokens"
+        raise FieldError("run.block_k", run["block_k"], wanted)
     if run["heads"] % run["kv_heads"]:
         raise FieldError("run.kv_heads", run["kv_heads"], f"a divisor of the {run['heads']} heads")
     units = tables["head_choice"].num_rows
@@ -149,16 +161,24 @@ def _pairs(name: str, table: pa.Table, part: str, whole: str) -> None:
         raise FieldError(f"{name}.{part} in row {more}", table[part][more].as_py(), wanted)
 
 
-def _heatmaps(probe: pa.Table, candidates: pa.Table, tokens: int) -> None:
+def _heatmaps(probe: pa.Table, candidates: pa.Table, tokens: int, block_k: int) -> None:
     """Bytes as many as the shapes say; kinds and rows that exist; masks of as many families as were scored."""
-    families = len(set(candidates["pattern"].unique().to_pylist()) - {"dense"})
+    families = len(candidates["pattern"].filter(pc.not_equal(candidates["pattern"], "dense")).unique())
     _sized("probe", probe, {"positions": 4, "kinds": 1}, "rows")
     _sized("probe", probe, {"mass": 2}, "rows", "columns")
     if families:
         _sized("probe", probe, {"masks": -(-families // 2)}, "rows", "mask_columns")
-    for place, row in enumerate(probe.to_pylist()):
+    blocks = -(-tokens // block_k)
+    if probe.num_rows > _MOST_PROBES:
+        raise FieldError("rows of probe", probe.num_rows, f"at most {_MOST_PROBES}")
+    columns = probe.select(["masks", "mask_columns", "mask_pool", "kinds", "positions"])
+    rows = itertools.chain.from_iterable(batch.to_pylist() for batch in columns.to_batches())
+    for place, row in enumerate(rows):
         if row["masks"] is not None and (row["mask_columns"] is None or row["mask_pool"] is None):
             raise FieldError(f"probe.mask_columns in row {place}", row["mask_columns"], "there with masks")
+        if row["masks"] is not None and max(1, row["mask_columns"] - 1) * row["mask_pool"] > blocks:
+            wanted = f"such that its columns end with the prompt's {blocks} blocks"
+            raise FieldError(f"probe.mask_pool in row {place}", row["mask_pool"], wanted)
         if max(row["kinds"]) >= _KINDS:
             raise FieldError(f"probe.kinds in row {place}", max(row["kinds"]), f"below {_KINDS}")
         positions = np.frombuffer(row["positions"], "<i4")
@@ -179,10 +199,11 @@ def _worst_rows(rows: pa.Table, tokens: int, block_k: int) -> None:
         ("lost_blocks", "<i4", 0, blocks - 1),
         ("lost_mass", "<f4", -ROUNDING, 1 + ROUNDING),
     ):
-        values = np.frombuffer(b"".join(rows[name].to_pylist()), kind)
-        outside = ~((values >= low) & (values <= high))
-        if outside.any():
-            raise FieldError(f"worst_row.{name}", float(values[outside][0]), f"from {low} to {high}")
+        for some in rows[name].chunks:
+            values = np.frombuffer(b"".join(some.to_pylist()), kind)
+            outside = ~((values >= low) & (values <= high))
+            if outside.any():
+                raise FieldError(f"worst_row.{name}", float(values[outside][0]), f"from {low} to {high}")
 
 
 def _sized(name: str, table: pa.Table, widths: Mapping[str, int], *counts: str) -> None:

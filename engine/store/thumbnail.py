@@ -6,6 +6,7 @@ for the mass ``scale * (v / 255)^2``: the square root keeps faint mass visible i
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,7 +67,7 @@ def make(mass: bytes, rows: int, columns: int, scale: float, positions: bytes, k
 def probe_meta(probe: pa.Table) -> pa.Table:
     """The rows of table probe_meta (without run_key) for the rows of a bundle's probe table."""
     rows: list[dict[str, Any]] = []
-    for row in probe.to_pylist():
+    for row in itertools.chain.from_iterable(batch.to_pylist() for batch in probe.to_batches()):
         shape = row["rows"], row["columns"]
         thumb = make(row["mass"], *shape, row["scale"], row["positions"], row["kinds"])
         kept = ("batch_index", "layer", "head", "segment", "rows", "columns", "pool")

@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from routesparse.app.shell.jsonl import JSONL_FIELDS, jsonl_prompts
+from routesparse.app.shell.jsonl import jsonl_prompts
 from routesparse.app.shell.session_memory import remembered
 from routesparse.app.ui import numbers
 from routesparse.app.ui.glossary import TERMS
@@ -17,6 +17,7 @@ from routesparse.engine.calibration.folders import LEAST_TOKENS, check_not_bundl
 from routesparse.engine.errors import InputError
 from routesparse.engine.jobs.documents import LEAST_DOCUMENTS, pack
 from routesparse.engine.jobs.kinds import CALIBRATED, CalibrateRequest
+from routesparse.engine.jsonl import IN_WORDS
 from routesparse.engine.models.token_count import holds
 from routesparse.engine.prompts import PromptText, clean_label, decode_prompt
 
@@ -41,7 +42,7 @@ def choose() -> Found:
         "Texts",
         key="texts",
         accept_multiple_files=True,
-        help=f"Several text files in UTF-8, or .jsonl files with one document a line under {', '.join(JSONL_FIELDS)}",
+        help=f"Several text files in UTF-8, or .jsonl files with one document a line under {IN_WORDS}",
     )
     key = tuple(part for file in files for part in (file.name, file.getvalue()))
     return remembered(

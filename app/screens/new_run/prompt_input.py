@@ -5,6 +5,7 @@ A prompt is shown as code only, never as Markdown or HTML; a file's name is a la
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,11 +13,13 @@ import streamlit as st
 
 from routesparse.app.shell import switch
 from routesparse.app.shell.access import access
-from routesparse.app.shell.jsonl import JSONL_FIELDS, jsonl_prompts
 from routesparse.app.shell.session_memory import remembered
 from routesparse.app.ui import numbers, plain_text, states
 from routesparse.engine import paths
 from routesparse.engine.errors import InputError, PromptError
+from routesparse.engine.jsonl import IN_WORDS, read_rows
+from routesparse.engine.models.files import offered
+from routesparse.engine.models.token_count import chat
 from routesparse.engine.prompts import PromptText, clean_label, decode_prompt
 from routesparse.engine.store import queries
 
@@ -92,23 +95,31 @@ def _upload() -> tuple[bytes, str] | None:
         "Text file",
         key="upload",
         help="Any text in UTF-8, source code and tables too. A .jsonl file: one object a line, its prompt under "
-        f"{', '.join(JSONL_FIELDS)}; you pick the line.",
+        f"{IN_WORDS}; you pick the line.",
     )
     if uploaded is None:
         return None
     content, label = uploaded.getvalue(), clean_label(uploaded.name)
     if not label.lower().endswith(".jsonl"):
         return content, label
-    prompts, wrong = remembered(
-        "jsonl", (content,), lambda: jsonl_prompts(decode_prompt(content, label).text)
-    )
+    rows, wrong = remembered("jsonl", (content,), lambda: read_rows(decode_prompt(content, label).text))
     if wrong:
         more = f", and {len(wrong) - 1:,} more" if len(wrong) > 1 else ""
         states.note(f"{numbers.several(len(wrong), 'line')} left out: {wrong[0]}{more}")
     line = 1
-    if len(prompts) > 1:
-        line = int(st.number_input(f"Prompt, 1 to {len(prompts):,}", 1, len(prompts), key="line", width=180))
-    return prompts[line - 1].encode(), f"{label} #{line}"
+    if len(rows) > 1:
+        line = int(st.number_input(f"Prompt, 1 to {len(rows):,}", 1, len(rows), key="line", width=180))
+    row = rows[line - 1]
+    if row.told:
+        states.note(f"{row.told[:1].upper()}{row.told[1:]}.")
+    models = offered()
+    model = models.get(str(st.session_state.get("with_model"))) or next(iter(models.values()))
+    text = remembered(
+        "jsonl-prompt",
+        (model, content, line),
+        lambda: row.prompt(functools.partial(chat, model)),
+    )
+    return text.encode(), f"{label} #{line}"
 
 
 def _paste() -> tuple[bytes, str] | None:

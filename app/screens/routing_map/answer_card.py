@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 
 import pandas as pd
 import streamlit as st
 
 from routesparse.app.ui import exports, glossary, numbers, tables
+from routesparse.app.ui.plain_text import mark
 from routesparse.engine.rows import ContinuationRow, RunRow
 from routesparse.engine.store import frames, queries
 from routesparse.engine.store.owner_view import OwnerView
 
 _LONGEST = 24  # characters of a token
 _SHOWN = 5
+_CUT = re.compile("(<0x[0-9A-F]{2}>|\N{REPLACEMENT CHARACTER})+$")  # bytes of a character that is not whole
 _INVISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 
 
@@ -80,7 +83,7 @@ def continuation_html(row: ContinuationRow) -> str:
 
 def _differing(text: str | None, same: str) -> str:
     """A side's text, what is not the other's marked. A token may end inside a character, which then is marked too."""
-    text, common = _seen(text or ""), _seen(same).rstrip("�")
+    text, common = _seen(text or ""), _CUT.sub("", _seen(same))
     if not text.startswith(common):
         common = ""
     rest = text[len(common) :]
@@ -104,17 +107,18 @@ def table_html(rows: pd.DataFrame) -> str:
 
 
 def _token(row: object) -> str:
-    """A token's text, blanks made visible; its number where the text was not kept."""
+    """A token's text, blanks made visible; its number too where the text is not all, or says nothing."""
     text, token = row.text, row.token_id  # type: ignore[attr-defined]
-    if numbers.is_missing(text):
-        return f'<span class="rs-note">token {token}</span>'
+    number = f'<span class="rs-note">token {token}</span>'
+    if numbers.is_missing(text) or "\N{REPLACEMENT CHARACTER}" in text:
+        return number
     seen = _seen(str(text)) or "(empty)"
-    return f"<code>{escape(seen[:_LONGEST] + ('…' if len(seen) > _LONGEST else ''))}</code>"
+    return f"<code>{escape(seen[:_LONGEST])}</code>" + (f"… {number}" if len(seen) > _LONGEST else "")
 
 
 def _seen(text: str) -> str:
-    """With blanks made visible, and what can't be printed replaced."""
-    return "".join(_INVISIBLE.get(c, c if c.isprintable() else "�") for c in text)
+    """With blanks made visible, and what can't be printed named."""
+    return "".join(_INVISIBLE.get(c, c if c.isprintable() else mark(c)) for c in text)
 
 
 def _probability(value: float) -> str:

@@ -15,35 +15,27 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from routesparse.engine import fields, paths
+from routesparse.engine import paths
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation.studies.selection.methods import rounds
 from routesparse.engine.evaluation.suites.registry import find
+from routesparse.engine.plain_files import read_json
+from routesparse.engine.schema import Count, Positive, Text, checked
 
 _MOST_BYTES = 1 << 20
-_FILE = fields.record(
-    {
-        **dict.fromkeys(("suite", "model", "data", "out"), fields.text),
-        **dict.fromkeys(("tasks", "methods"), fields.items(fields.text)),
-        "lengths": fields.items(fields.whole(1)),
-        "n": fields.whole(1),
-        "seed": fields.whole(),
-    },
-    {"extras": fields.flag},
-)
 
 
 @dataclass(frozen=True)
 class Job:
     """One evaluation; every process of a pool gets the same. methods: NAME or NAME=VALUE,VALUE, dense first."""
 
-    suite: str
-    tasks: tuple[str, ...]
-    lengths: tuple[int, ...]
-    methods: tuple[str, ...]
-    n: int
-    seed: int
-    model: str
+    suite: Text
+    tasks: tuple[Text, ...]
+    lengths: tuple[Positive, ...]
+    methods: tuple[Text, ...]
+    n: Positive
+    seed: Count
+    model: Text
     data: Path
     out: Path
     extras: bool = True
@@ -94,10 +86,8 @@ class Job:
     def load(cls, folder: Path) -> Job:
         """The job of a folder, wherever it lies now. Errors: InputError where its job.json is missing or broken."""
         try:
-            values = fields.read_json(folder / "job.json", _MOST_BYTES)
-            _FILE(values, "")
-            values |= {name: tuple(values[name]) for name in ("tasks", "lengths", "methods")}
-            return cls(**values | {"data": Path(values["data"]), "out": folder})
+            job = checked(cls, read_json(folder / "job.json", _MOST_BYTES))
+            return dataclasses.replace(job, out=folder)
         except (OSError, ValueError) as error:
             said = getattr(error, "strerror", None) or str(error)
             raise InputError(

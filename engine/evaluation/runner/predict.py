@@ -12,6 +12,7 @@ goes on where it was cut off; a failed line is tried again.
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -126,7 +127,7 @@ class _Predicting:
             self.bench, find(self._job.suite), [method for method, _ in missing], prepared, prompt
         )
         return [
-            {**label(self._job, method, prepared, code), **self._by, **numbers}
+            {**label(self._job, method, prepared, code), **self._by, **_finite(numbers)}
             for (method, code), numbers in zip(missing, found, strict=True)
         ]
 
@@ -147,6 +148,13 @@ def _measured(
         _failed(one) if isinstance(one, Exception) else {**one[1], "row": suite.row(example, one[0])}
         for one in found
     ]
+
+
+def _finite(numbers: dict[str, Any]) -> dict[str, Any]:
+    """A prediction's numbers; a method that computed NaN or Inf failed."""
+    every = numbers | numbers.get("row", {})
+    odd = [name for name, one in every.items() if isinstance(one, float) and not math.isfinite(one)]
+    return {"failed": f"{', '.join(odd)} came out as NaN or Inf"} if odd else numbers
 
 
 def _failed(error: Exception) -> dict[str, Any]:

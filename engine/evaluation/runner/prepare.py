@@ -7,7 +7,7 @@ import functools
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ def prepare(job: Job, progress: Progress, processes: Processes = ONE) -> int:
         (length, task): _header(job, length, task, tokenizer) for length in job.lengths for task in job.tasks
     }
     missing = [pair for pair, header in headers.items() if _known(job.prompts(*pair), header, job.n) is None]
+    _check_there(job, missing)
     several = processes.ray is None and (processes.count or 1) > 1
     chunk = CHUNK if several else job.n
     # The longest first: the last ones to end should be short.
@@ -99,6 +100,23 @@ def prepare(job: Job, progress: Progress, processes: Processes = ONE) -> int:
             keep(piece, make(piece.given))
     progress("prepare", len(lots), len(lots))
     return sum(len(list(read_prepared(job, *pair))) for pair in headers)
+
+
+def _check_there(job: Job, missing: Sequence[tuple[int, str]]) -> None:
+    """Make the last prompt of each task, so that files that are missing or too short are named before the work.
+
+    Errors: InputError.
+    """
+    source = Source(job.data, load_tokenizer(job.model).tokenizer)
+    for task, length in {task: length for length, task in sorted(missing, reverse=True)}.items():
+        examples = find(job.suite).examples
+        if next(iter(examples(Request(task, length, job.n, job.seed, job.n - 1), source)), None) is None:
+            there = sum(1 for _ in examples(Request(task, length, job.n, job.seed), source))
+            raise InputError(
+                f"{job.suite} has {there} prompts of {task} in {job.data}, not {job.n}; pass --n {there}"
+                if there
+                else f"{job.suite} has no prompt of {task} in {job.data}; pass another --data, or other --tasks"
+            )
 
 
 def _opened(job: Job, place: int) -> Callable[[tuple[int, str, int, int]], list[dict[str, Any]]]:

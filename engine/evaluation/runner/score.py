@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from routesparse.engine import fields, paths
+from routesparse.engine import paths
 from routesparse.engine.errors import InputError, ResultsError
 from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.runner.collected import Rows, collected
@@ -34,6 +34,7 @@ from routesparse.engine.evaluation.runner.prepare import all_prepared
 from routesparse.engine.evaluation.studies.selection import rows as row_files
 from routesparse.engine.evaluation.suites import pg19
 from routesparse.engine.evaluation.suites.registry import find
+from routesparse.engine.plain_files import read_json
 from routesparse.engine.provenance import git_commit, versions
 from routesparse.engine.results.evaluations import MOST_BYTES, read
 from routesparse.engine.stats import paired
@@ -109,7 +110,7 @@ def gather(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], list[dict[str
     for folder in folders:
         if not row_files.parts(folder / "predictions.jsonl") and not (folder / "kept.jsonl.gz").exists():
             read(folder / "scores.json")
-            scores.append(fields.read_json(folder / "scores.json", MOST_BYTES))
+            scores.append(read_json(folder / "scores.json", MOST_BYTES))
             continue
         job = Job.load(folder)
         by_length = _collected(job)

@@ -36,8 +36,8 @@ PROMPTS, REPEATS = 2, 3
 UNSTEADY = 0.1  # repeats further apart than this share of their median had company
 
 
-def measure_times(job: Job, kind: type[Bench], limit_s: float = float("inf")) -> None:
-    """Time what this commit has not timed yet, since times of two sittings compare nothing.
+def measure_times(job: Job, kind: type[Bench], limit_s: float = float("inf")) -> int:
+    """Time what this commit has not timed yet, since times of two sittings compare nothing. Returns how many failed.
 
     limit_s: nothing is started after it.
 
@@ -73,6 +73,7 @@ def measure_times(job: Job, kind: type[Bench], limit_s: float = float("inf")) ->
             f"repeats of one prompt lie {statistics.median(spreads):.0%} apart (median): something else used this "
             f"machine; remove {job.times.name} and run the stage time alone"
         )
+    return len(out.failed)
 
 
 def _timed(

@@ -96,4 +96,4 @@ def layer(tokens: int, counts: list[int], seed: int, device: str = "cuda") -> li
 
 
 if __name__ == "__main__":
-    main()
+    study.run(main)

@@ -148,4 +148,4 @@ def _median_ms(call: Callable[[], object], device: torch.device, repeats: int) -
 
 
 if __name__ == "__main__":
-    main()
+    study.run(main)

@@ -117,4 +117,4 @@ def timed(analyse: WarmAnalysis, request: RunRequest, text: str, repeats: int) -
 
 
 if __name__ == "__main__":
-    main()
+    study.run(main)

@@ -185,4 +185,4 @@ def save(arguments: argparse.Namespace, layers: list[LayerIndexer], about: dict[
 
 
 if __name__ == "__main__":
-    main()
+    study.run(main)

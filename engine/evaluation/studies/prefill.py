@@ -146,4 +146,4 @@ def routed_ms(loaded: LoadedModel, ids: torch.Tensor, session: RoutingSession) -
 
 
 if __name__ == "__main__":
-    main()
+    study.run(main)

@@ -22,10 +22,10 @@ def append_lines(
     lots: Sequence[Sequence[Piece]],
     processes: Processes,
     deadline: float,
-) -> None:
+) -> int:
     """Append what ``opened``'s pieces return, lists of lines; all route by one profile.
 
-    Errors: SystemExit where a piece failed.
+    Returns how many lines say that they failed. Errors: SystemExit where a piece failed.
     """
     started = opening(opened)
     crew, count = processes.crew(started)
@@ -36,6 +36,7 @@ def append_lines(
                 out.write(line)
 
         check(share_benched(Work("measure", started, lots, keep), crew, count, study.note, deadline))
+    return len(out.failed)
 
 
 def check(outcome: Outcome) -> None:

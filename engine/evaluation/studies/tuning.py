@@ -106,4 +106,4 @@ def _in_turn(lots: Sequence[Sequence[Drawn]]) -> Iterator[list[Drawn]]:
 
 
 if __name__ == "__main__":
-    main()
+    study.run(main)

@@ -398,4 +398,4 @@ def _right_table(tested: Sequence[Any], rows: Sequence[Row], test_rows: Sequence
 
 
 if __name__ == "__main__":
-    main()
+    study.run(main)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from routesparse.engine.calibrate.prompts import Document, Window, draw, read_documents
 from routesparse.engine.calibrate.tuning_rows import MEASURED, SAME, WINDOW
 from routesparse.engine.calibration.artifact import stamp_of
-from routesparse.engine.config import PRICES, RouterConfig
+from routesparse.engine.config import Price, RouterConfig, argument
 from routesparse.engine.crew.share import Outcome, Team
 from routesparse.engine.crew.work import Do, Piece, Work
 from routesparse.engine.device.broken import broken_device
@@ -108,8 +108,7 @@ def read_split(data: Path, domain: str, split: str, tokenizer: Any) -> tuple[lis
 def check_prices(prices: Sequence[float]) -> list[float]:
     """Ascending, each once. Errors: ConfigError for one that is none."""
     for price in prices:
-        if not PRICES[0] <= price <= PRICES[1]:
-            raise ConfigError(f"price {price:g} must lie in [{PRICES[0]:g}, {PRICES[1]:g}]")
+        argument(Price, price, "price")
     if not prices:
         raise ConfigError("no price is given; pass some, such as 0.25 0.5 1")
     return sorted(set(prices))

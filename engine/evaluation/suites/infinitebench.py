@@ -18,9 +18,9 @@ from routesparse.engine.demo_model.samples import Sample, Turn, sample_rng
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation.suites import infinitebench_make
 from routesparse.engine.evaluation.suites.generated import filled, indices
-from routesparse.engine.evaluation.suites.infinitebench_score import SCORERS, score
+from routesparse.engine.evaluation.suites.infinitebench_score import SCORERS, TEXT, flat, score
 from routesparse.engine.evaluation.suites.source import SEED_OFFSET, Source
-from routesparse.engine.evaluation.suites.suite import Example, Request, Suite, field_of, read_rows
+from routesparse.engine.evaluation.suites.suite import Example, Request, Suite, field_of, named_row, read_rows
 
 TASKS = tuple(SCORERS)
 NEW_TOKENS = {
@@ -99,13 +99,19 @@ def examples(request: Request, source: Source) -> Iterator[Example]:
             yield _generated(request, source, index)
         return
     path: Path = source.needed_file("infinitebench", f"{task}.jsonl")
-    for row in read_rows(path)[request.first : request.n]:
-        yield _read(request, source, row)
+    for number, row in enumerate(read_rows(path)[request.first : request.n], request.first + 1):
+        with named_row(number):
+            example = _read(request, source, row)
+        yield example
 
 
 def _texts(task: str, row: Mapping[str, Any]) -> tuple[str, str, str]:
     """What stands before and behind the context, and the unfinished answer."""
-    asked = {"input": str(row.get("input", "")), **dict(zip("ABCD", row.get("options") or [], strict=False))}
+    options = field_of({"options": None, **row}, "options", kind=list[str] | None) or []
+    asked = {
+        "input": field_of({"input": "", **row}, "input", kind=str),
+        **dict(zip("ABCD", options, strict=False)),
+    }
     if task == "code_run":
         found = _CALL.search(asked["input"])
         if found is None:
@@ -120,29 +126,32 @@ def _texts(task: str, row: Mapping[str, Any]) -> tuple[str, str, str]:
 
 def _gold(task: str, row: Mapping[str, Any]) -> Any:
     """As the published predictions have it: of the choice tasks the answer's text and its letter."""
-    answer = field_of(row, "answer")
     if task not in ("longbook_choice_eng", "code_debug"):
-        return answer
-    text = answer[0] if isinstance(answer, list) else answer
-    if text not in row["options"]:
-        raise InputError(f"the answer {text!r} of row {row.get('id')} is none of its options")
-    return [text, "ABCD"[row["options"].index(text)]]
+        return field_of(row, "answer", kind=SCORERS[task][1])
+    answer = field_of(row, "answer", kind=TEXT)
+    texts = [answer] if isinstance(answer, str) else answer
+    if len(texts) == 2 and texts[1] in tuple("ABCD"):
+        return texts
+    options = field_of(row, "options", kind=list[str])[:4]
+    if len(texts) != 1 or texts[0] not in options:
+        raise InputError(f"answer is {answer!r}, which is none of its first four options")
+    return [texts[0], "ABCD"[options.index(texts[0])]]
 
 
 def _answer(task: str, gold: Any) -> str:
     """A reference completion."""
     if task == "math_calc":
-        return ", ".join(map(str, gold)) + "]"
+        return ", ".join(map(str, flat(gold))) + "]"
     if task in ("longbook_choice_eng", "code_debug"):
         return f" {gold[1]}."
-    text = str(gold[0] if isinstance(gold, list) else gold)
+    text = str((gold or [""])[0] if isinstance(gold, list) else gold)
     return text if task in ("kv_retrieval", "longbook_qa_chn") else f" {text}"
 
 
 def _read(request: Request, source: Source, row: Mapping[str, Any]) -> Example:
     task = request.task
     before, behind, prefix = _texts(task, row)
-    context = str(field_of(row, "context"))
+    context = field_of(row, "context", kind=str)
     room = request.length - NEW_TOKENS[task] - source.special_tokens - source.count(prefix) - 1
     if room < 64:
         raise InputError(
@@ -154,7 +163,7 @@ def _read(request: Request, source: Source, row: Mapping[str, Any]) -> Example:
     book = hashlib.sha256(context.encode()).hexdigest()[:12]
     return Example(
         task,
-        int(row["id"]),
+        field_of(row, "id", kind=int),
         prompt,
         prefix,
         gold,

@@ -14,7 +14,7 @@ from typing import Any
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation.suites.leval_score import EXAMS, F1_TASKS, TASKS, score
 from routesparse.engine.evaluation.suites.source import Source
-from routesparse.engine.evaluation.suites.suite import Example, Request, Suite, field_of, read_rows
+from routesparse.engine.evaluation.suites.suite import Example, Request, Suite, field_of, named_row, read_rows
 
 NEW_TOKENS = 512
 AUTOMATIC = ("exam", "f1", "rouge")
@@ -31,16 +31,16 @@ def examples(request: Request, source: Source) -> Iterator[Example]:
     for place, row in enumerate(read_rows(path)):
         if row.get("evaluation", "exam") not in AUTOMATIC:
             continue
-        questions, golds = field_of(row, "instructions"), field_of(row, "outputs")
-        if len(questions) != len(golds):
-            raise InputError(
-                f"{path.name}, document {place}: {len(questions)} questions, {len(golds)} answers"
-            )
+        with named_row(place + 1):
+            questions, golds = (field_of(row, name, kind=list[str]) for name in ("instructions", "outputs"))
+            if len(questions) != len(golds):
+                raise InputError(f"instructions has {len(questions)} entries, outputs {len(golds)}")
+            field_of(row, "input", kind=str)
         for question, gold in zip(questions, golds, strict=True):
             if index >= request.n:
                 return
             if index >= request.first:
-                yield _example(request, source, index, place, row, question, str(gold))
+                yield _example(request, source, index, place, row, question, gold)
             index += 1
 
 
@@ -61,7 +61,7 @@ def _example(
         raise InputError(
             f"{request.length} tokens are too few for {task}, which writes {NEW_TOKENS}; raise --lengths"
         )
-    document = str(field_of(row, "input"))
+    document = row["input"]
     if task == "codeU":
         ids = source.encode(document)
         text, truncated = (source.decode(ids[-room:]), True) if len(ids) > room else (document, False)

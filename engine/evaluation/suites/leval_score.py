@@ -7,13 +7,17 @@ to be contained in the prediction. coursera gives a quarter of a point for a par
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
+from routesparse.engine.demo_model.samples import cleaned
 from routesparse.engine.errors import InputError
-from routesparse.engine.evaluation.suites.suite import Row, TaskScore, field_of
+from routesparse.engine.evaluation.suites.suite import Row, TaskScore, field_of, named_row
 from routesparse.engine.evaluation.suites.text_match import answer_f1, without_articles
 
 Read = Callable[[str, str], tuple[str, str]]  # prediction and gold, as they are compared
@@ -44,33 +48,46 @@ def score(task: str, rows: Sequence[Row]) -> TaskScore:
     """Errors: InputError for an unknown task, a row without its fields, or a file without a row to score."""
     if task not in TASKS:
         raise InputError(f"L-Eval has no task {task!r}; use one of {', '.join(TASKS)}")
-    scored = [row if field_of(row, "evaluation") in ("exam", "f1", "rouge") else None for row in rows]
-    if not any(scored):
+    found: list[tuple[float, ...] | None] = []
+    nulls = 0
+    for number, row in enumerate(rows, 1):
+        with named_row(number):
+            if field_of(row, "evaluation", kind=str) not in ("exam", "f1", "rouge"):
+                found.append(None)
+                continue
+            prediction, gold = _prediction(rows[0], row), field_of(row, "gt", kind=str)
+            numbers = _measured(task, prediction or "", gold)
+        found.append(tuple(0.0 for _ in numbers) if prediction is None else numbers)
+        nulls += not cleaned(prediction or "")
+    if not any(found):
         raise InputError(f"no row of {task} has an automatic metric; evaluation must be exam, f1 or rouge")
-    pairs = [None if row is None else (_prediction(row), str(field_of(row, "gt"))) for row in scored]
+    conclude = {"sci_fi": _in_parts, "topic_retrieval_longchat": _topics}.get(task, _plain)
+    scored = _summaries(found) if task in ROUGE_TASKS else conclude(found)
+    return replace(scored, parts=scored.parts | ({"nulls": nulls} if nulls else {}))
+
+
+def _measured(task: str, prediction: str, gold: str) -> tuple[float, ...]:
+    """A row's numbers, 0 to 1: one, of sci_fi one a part, of a summary three."""
     if task in ROUGE_TASKS:
-        return _summaries(pairs)
-    if task == "sci_fi":
-        return _in_parts(pairs, lambda place, pair: zip(_judged(pair[0]), _verdicts(pair[1]), strict=True), 2)
-    if task == "topic_retrieval_longchat":
-        return _topics(pairs)
+        return tuple(one.fmeasure for one in _rouge().score(gold, prediction).values())
     if task in F1_TASKS:
-        values = [None if pair is None else answer_f1(*pair) for pair in pairs]
-    else:
-        read = _READERS.get(task, lambda prediction, gold: (prediction, gold))
-        values = [None if pair is None else exact_match(*read(*pair)) for pair in pairs]
-    return TaskScore(tuple(values), _points([value for value in values if value is not None]))
+        return (answer_f1(prediction, gold),)
+    if task == "sci_fi":
+        return tuple(itertools.starmap(exact_match, zip(_judged(prediction), _verdicts(gold), strict=True)))
+    read = _READERS.get(task, lambda prediction, gold: (prediction, gold))
+    return (exact_match(*read(prediction, gold)),)
 
 
 def _points(values: Sequence[float]) -> float:
     return round(100 * sum(values) / len(values), DIGITS)
 
 
-def _prediction(row: Row) -> str:
-    name = next((name for name in row if "_pred" in name), None)
+def _prediction(first: Row, row: Row) -> str | None:
+    """In the field that the first row names. Errors: InputError where it names none."""
+    name = next((name for name in first if "_pred" in name), None)
     if name is None:
-        raise InputError(f"a row has no field <model>_pred, only {', '.join(sorted(row))}")
-    return str(row[name])
+        raise InputError(f"no field <model>_pred, only {', '.join(sorted(first))}")
+    return field_of(row, name, kind=str | None)
 
 
 def exact_match(prediction: str, gold: str) -> float:
@@ -84,8 +101,7 @@ def exact_match(prediction: str, gold: str) -> float:
     try:
         return float(float(prediction) == float(gold))
     except ValueError:
-        line = next((line for line in prediction.split("\n") if len(line) > 1), prediction)
-        return float(gold.lower().replace(" ", "") in line.lower().replace(" ", ""))
+        return float(gold.lower().replace(" ", "") in prediction.lower().replace(" ", ""))
 
 
 def _choice(prediction: str, gold: str) -> tuple[str, str]:
@@ -103,6 +119,9 @@ def _choices(prediction: str, gold: str) -> tuple[str, str]:
 
 
 def _gold_letters(gold: str) -> str:
+    """Errors: InputError for no word at all."""
+    if not gold.strip():
+        raise InputError("gt is blank; it must begin with the right letter or letters")
     return re.sub("[^A-D]", "", gold.split()[0]) or "A"
 
 
@@ -193,43 +212,42 @@ def _first_verdict(text: str) -> str:
     return "<error>"
 
 
-def _in_parts(pairs: Sequence[Any], compared: Callable[[int, Any], Any], parts: int) -> TaskScore:
+def _plain(found: Sequence[tuple[float, ...] | None]) -> TaskScore:
+    values = tuple(None if numbers is None else numbers[0] for numbers in found)
+    return TaskScore(values, _points([value for value in values if value is not None]))
+
+
+def _in_parts(found: Sequence[tuple[float, ...] | None]) -> TaskScore:
     """sci_fi: loyalty and fact apart, then their mean."""
-    values = [
-        None if pair is None else [exact_match(*part) for part in compared(place, pair)]
-        for place, pair in enumerate(pairs)
-    ]
-    known = [value for value in values if value is not None]
-    scores = [_points([value[part] for value in known]) for part in range(parts)]
-    means = tuple(None if value is None else sum(value) / parts for value in values)
-    return TaskScore(means, [*scores, round(sum(scores) / parts, DIGITS)])
+    scores = [_points(part) for part in zip(*filter(None, found), strict=True)]
+    means = tuple(None if numbers is None else sum(numbers) / len(numbers) for numbers in found)
+    return TaskScore(means, [*scores, round(sum(scores) / len(scores), DIGITS)])
 
 
-def _topics(pairs: Sequence[tuple[str, str] | None]) -> TaskScore:
+def _topics(found: Sequence[tuple[float, ...] | None]) -> TaskScore:
     """Every third row asks for the first, second, third topic: the three scores apart, then their mean."""
-    values = tuple(None if pair is None else exact_match(*pair) for pair in pairs)
-    thirds = [[value for value in values[place::3] if value is not None] for place in range(3)]
+    thirds = [[numbers[0] for numbers in found[place::3] if numbers] for place in range(3)]
     if not all(thirds):
         raise InputError(
-            f"topic_retrieval_longchat asks three questions a document; {len(pairs)} rows are too few"
+            f"topic_retrieval_longchat asks three questions a document; {len(found)} rows are too few"
         )
     scores = [_points(third) for third in thirds]
-    return TaskScore(values, [*scores, round(sum(scores) / 3, DIGITS)])
+    return TaskScore(_plain(found).values, [*scores, round(sum(scores) / 3, DIGITS)])
 
 
-def _summaries(pairs: Sequence[tuple[str, str] | None]) -> TaskScore:
+@cache
+def _rouge() -> Any:
+    from rouge_score.rouge_scorer import RougeScorer
+
+    return RougeScorer(list(ROUGE), use_stemmer=False)
+
+
+def _summaries(found: Sequence[tuple[float, ...] | None]) -> TaskScore:
     """The geometric mean of the mean ROUGE-1, -2 and -L F; a row's value is its own geometric mean.
 
     Officially sentences stand on lines of their own, which changes none of these three.
     """
-    from rouge_score.rouge_scorer import RougeScorer
-
-    scorer = RougeScorer(list(ROUGE), use_stemmer=False)
-    found = [
-        None if pair is None else [s.fmeasure for s in scorer.score(pair[1], pair[0]).values()]
-        for pair in pairs
-    ]
-    known = [numbers for numbers in found if numbers is not None]
+    known = list(filter(None, found))
     means = [100 * sum(column) / len(known) for column in zip(*known, strict=True)]
     values = tuple(None if numbers is None else math.prod(numbers) ** (1 / 3) for numbers in found)
     parts = {name: round(mean, DIGITS) for name, mean in zip(ROUGE, means, strict=True)}

@@ -13,7 +13,15 @@ from typing import Any
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation.suites.longbench_score import SCORERS, score
 from routesparse.engine.evaluation.suites.source import Source
-from routesparse.engine.evaluation.suites.suite import Example, Request, Suite, field_of, read_rows
+from routesparse.engine.evaluation.suites.suite import (
+    Example,
+    Golds,
+    Request,
+    Suite,
+    field_of,
+    named_row,
+    read_rows,
+)
 
 TASKS = tuple(SCORERS)
 NEW_TOKENS = {
@@ -111,19 +119,22 @@ def examples(request: Request, source: Source) -> Iterator[Example]:
     SUITE.check(request.task)
     path = source.needed_file("longbench", f"data/{request.task}.jsonl", f"{request.task}.jsonl")
     for index, row in enumerate(read_rows(path)[request.first : request.n], request.first):
-        yield _example(request, source, index, row)
+        with named_row(index + 1):
+            example = _example(request, source, index, row)
+        yield example
 
 
 def _example(request: Request, source: Source, index: int, row: Mapping[str, Any]) -> Example:
     task, new_tokens = request.task, NEW_TOKENS[request.task]
-    before, behind, prefix = (text.replace("{input}", str(row.get("input", ""))) for text in _TEMPLATES[task])
+    asked = field_of({"input": "", **row}, "input", kind=str)
+    before, behind, prefix = (text.replace("{input}", asked) for text in _TEMPLATES[task])
     room = request.length - new_tokens - source.special_tokens - source.count(prefix) - 1
     if room < 64:
         raise InputError(
             f"{request.length} tokens are too few for {task}, which writes {new_tokens}; raise --lengths"
         )
-    prompt, truncated = source.cut_middle(before + str(field_of(row, "context")) + behind, room)
-    answers = list(field_of(row, "answers"))
+    prompt, truncated = source.cut_middle(before + field_of(row, "context", kind=str) + behind, room)
+    answers = field_of(row, "answers", kind=Golds)
     more = {
         "all_classes": row.get("all_classes"),
         "length": row.get("length"),

@@ -11,31 +11,35 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Annotated, Any
 
 from routesparse.engine.errors import InputError
-from routesparse.engine.evaluation.suites.suite import Row, TaskScore, field_of, mean_score
+from routesparse.engine.evaluation.suites.suite import Row, TaskScore, field_of, mean_score, row_values
 from routesparse.engine.evaluation.suites.text_match import answer_f1, normalised_chinese, token_f1
+from routesparse.engine.schema import Holds
 
 Scorer = Callable[[str, str, Sequence[str]], float]  # prediction, gold, names of all classes
 FIRST_LINE_TASKS = ("trec", "triviaqa", "samsum", "lsht")
+_CLASSES = Annotated[list[str], Holds(bool, "a list of the names of all classes")]
+_COUNTS = list[Annotated[Any, Holds(lambda one: type(one) in (int, str), "a text or a whole number")]]
 
 
 def score(task: str, rows: Sequence[Row]) -> TaskScore:
-    """Errors: InputError for an unknown task or a row without its fields."""
+    """Errors: InputError for an unknown task, a row without its fields, or one whose fields are of another kind."""
     if task not in SCORERS:
         raise InputError(f"LongBench has no task {task!r}; use one of {', '.join(SCORERS)}")
-    values = []
-    for row in rows:
-        prediction, answers = field_of(row, "pred"), field_of(row, "answers")
+    scorer = SCORERS[task]
+
+    def value(row: Row, prediction: str) -> float:
         if task in FIRST_LINE_TASKS:
             prediction = prediction.lstrip("\n").split("\n")[0]
-        classes = row.get("all_classes") or []
-        if SCORERS[task] is _classification and not classes:
-            raise InputError(f"a row of {task} has no all_classes; pass predictions in LongBench's format")
-        values.append(max((SCORERS[task](prediction, gold, classes) for gold in answers), default=0.0))
-    return mean_score(values, 2)
+        classes = field_of(row, "all_classes", kind=_CLASSES) if scorer is _classification else ()
+        answers = field_of(row, "answers", kind=_COUNTS if scorer is _count else list[str])
+        return max((scorer(prediction, str(gold), classes) for gold in answers), default=0.0)
+
+    values, nulls = row_values(rows, value, "pred")
+    return mean_score(values, 2, nulls)
 
 
 def _english_f1(prediction: str, gold: str, classes: Sequence[str]) -> float:
@@ -96,13 +100,13 @@ def _share_of_integers(prediction: str, wanted: str) -> float:
 
 
 def _count(prediction: str, gold: str, classes: Sequence[str]) -> float:
-    return _share_of_integers(prediction, str(gold))
+    return _share_of_integers(prediction, gold)
 
 
-def _paragraph(prediction: str, gold: str, classes: Sequence[str]) -> float:
-    found = re.search(r"(?:Paragraph |段落)(\d+)", gold)
+def _paragraph(word: str, prediction: str, gold: str, classes: Sequence[str]) -> float:
+    found = re.search(rf"{word}(\d+)", gold)
     if found is None:
-        raise InputError(f"gold {gold!r} names no paragraph; it must read 'Paragraph 3' or '段落3'")
+        raise InputError(f"answers holds {gold[:60]!r}, which names no paragraph; it must read '{word}3'")
     return _share_of_integers(prediction, found.group(1))
 
 
@@ -127,8 +131,8 @@ SCORERS: dict[str, Scorer] = {
     "samsum": _rouge_l,
     "lsht": _classification,
     "passage_count": _count,
-    "passage_retrieval_en": _paragraph,
-    "passage_retrieval_zh": _paragraph,
+    "passage_retrieval_en": partial(_paragraph, "Paragraph "),
+    "passage_retrieval_zh": partial(_paragraph, "段落"),
     "lcc": _code,
     "repobench-p": _code,
 }

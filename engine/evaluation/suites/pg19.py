@@ -20,15 +20,25 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation.suites.source import Source
-from routesparse.engine.evaluation.suites.suite import Example, Request, Row, Suite, TaskScore, field_of
+from routesparse.engine.evaluation.suites.suite import (
+    Example,
+    Request,
+    Row,
+    Suite,
+    TaskScore,
+    field_of,
+    named_row,
+)
+from routesparse.engine.schema import POSITIVE, Number
 
 SPLITS = ("validation", "test")
 LAST_TOKENS = 1_024
 FIELDS = ("nll", "tokens", "words", "bytes", "last_nll", "last_tokens")
+_NATS, _COUNT = Annotated[float, Number(0.0)], Annotated[float, Number(POSITIVE)]
 DIGITS = 4
 
 
@@ -59,15 +69,22 @@ def read_books(root: Path, split: str) -> list[Book]:
 
 def measures(rows: Sequence[Row]) -> dict[str, float]:
     """The four measures of a set of books. Errors: InputError for a row without its fields, or no tokens."""
-    sums = {name: math.fsum(float(field_of(row, name)) for row in rows) for name in FIELDS}
-    if not all(sums[name] > 0 for name in ("tokens", "words", "bytes", "last_tokens")):
-        raise InputError("the rows count no tokens, words or bytes; pass one row a book with its sums")
-    return {
-        "word_perplexity": math.exp(sums["nll"] / sums["words"]),
-        "token_perplexity": math.exp(sums["nll"] / sums["tokens"]),
-        "bits_per_byte": sums["nll"] / (math.log(2) * sums["bytes"]),
-        "last_1k": math.exp(sums["last_nll"] / sums["last_tokens"]),
-    }
+    books = []
+    for number, row in enumerate(rows, 1):
+        with named_row(number):
+            books.append([field_of(row, name, kind=_NATS if "nll" in name else _COUNT) for name in FIELDS])
+    if not books:
+        raise InputError("there are no books to score; pass one row a book with its sums")
+    try:
+        sums = dict(zip(FIELDS, map(math.fsum, zip(*books, strict=True)), strict=True))
+        return {
+            "word_perplexity": math.exp(sums["nll"] / sums["words"]),
+            "token_perplexity": math.exp(sums["nll"] / sums["tokens"]),
+            "bits_per_byte": sums["nll"] / (math.log(2) * sums["bytes"]),
+            "last_1k": math.exp(sums["last_nll"] / sums["last_tokens"]),
+        }
+    except OverflowError as error:
+        raise InputError("the nats a word are too many for a perplexity; pass one row a book") from error
 
 
 def score(task: str, rows: Sequence[Row]) -> TaskScore:

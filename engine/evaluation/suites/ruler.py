@@ -29,11 +29,13 @@ from routesparse.engine.evaluation.suites.ruler_score import score_matches, scor
 from routesparse.engine.evaluation.suites.source import SEED_OFFSET, Source
 from routesparse.engine.evaluation.suites.suite import (
     Example,
+    Golds,
     Request,
     Row,
     Suite,
     TaskScore,
     field_of,
+    named_row,
     read_rows,
 )
 
@@ -64,18 +66,21 @@ def examples(request: Request, source: Source) -> Iterator[Example]:
 
 def _read(path: Path, request: Request) -> Iterator[Example]:
     """RULER's own prompts; the input lacks the answer prefix, which stands beside it."""
-    for row in read_rows(path)[request.first : request.n]:
-        gold = list(field_of(row, "outputs"))
+    for number, row in enumerate(read_rows(path)[request.first : request.n], request.first + 1):
+        with named_row(number):
+            index, prompt = field_of(row, "index", kind=int), field_of(row, "input", kind=str)
+            prefix = field_of({"answer_prefix": "", **row}, "answer_prefix", kind=str)
+            gold = field_of(row, "outputs", kind=Golds)
         joined = gold[0] if request.task in READING else ", ".join(gold)
         yield Example(
             task=request.task,
-            index=int(field_of(row, "index")),
-            prompt=field_of(row, "input"),
-            answer_prefix=row.get("answer_prefix", ""),
+            index=index,
+            prompt=prompt,
+            answer_prefix=prefix,
             gold=gold,
             answer=f" {joined}",
             new_tokens=NEW_TOKENS[request.task],
-            cluster=f"{request.task}/{row['index']}",
+            cluster=f"{request.task}/{index}",
             more={"source": "RULER's file"},
         )
 

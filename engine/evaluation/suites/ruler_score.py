@@ -8,10 +8,10 @@ repeats its prompt scores full marks: keep the suite's limit of generated tokens
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from routesparse.engine.demo_model.samples import score_all
-from routesparse.engine.errors import InputError
-from routesparse.engine.evaluation.suites.suite import Row, TaskScore, field_of, mean_score
+from routesparse.engine.evaluation.suites.suite import Golds, Row, TaskScore, field_of, mean_score, row_values
 from routesparse.engine.evaluation.suites.text_match import any_match
 
 DIGITS = 2
@@ -19,15 +19,10 @@ DIGITS = 2
 
 def score_matches(rows: Sequence[Row], match: Callable[[str, Sequence[str]], float] = score_all) -> TaskScore:
     """Errors: InputError for a row without its fields or without gold strings."""
-    values, empty = [], 0
-    for row in rows:
-        prediction, gold = str(field_of(row, "pred")), field_of(row, "outputs")
-        if not isinstance(gold, list) or not gold:
-            raise InputError(f"outputs {gold!r} must be a list with at least one gold string")
-        values.append(match(prediction, gold))
-        empty += not prediction.strip()
-    found = mean_score(values, DIGITS)
-    return TaskScore(found.values, found.score, {"nulls": empty})
+    values, nulls = row_values(
+        rows, lambda row, prediction: match(prediction, field_of(row, "outputs", kind=Golds)), "pred"
+    )
+    return replace(mean_score(values, DIGITS), parts={"nulls": nulls})
 
 
 def score_parts(rows: Sequence[Row]) -> TaskScore:

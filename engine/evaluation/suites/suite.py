@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from routesparse.engine.demo_model.samples import cleaned
 from routesparse.engine.errors import InputError
 from routesparse.engine.plain_files import read_bounded
+from routesparse.engine.schema import FieldError, Holds, checked
 
 if TYPE_CHECKING:
     from routesparse.engine.evaluation.suites.source import Source
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 MOST_DATA_BYTES = 1 << 31  # of a file of prompts; InfiniteBench's longest has about 1 GB
 MOST_PREDICTION_BYTES = 1 << 29
 Row = Mapping[str, Any]  # one line of a prediction file, in the suite's own format
+Golds = Annotated[list[str], Holds(bool, "a list with at least one gold string")]
+_ID = Annotated[Any, Holds(lambda one: type(one) in (int, str), "a text or a whole number")]
 
 
 @dataclass(frozen=True)
@@ -97,22 +102,65 @@ class Suite:
             raise InputError(f"{self.name} has no task {task!r}; use some of {', '.join(self.tasks)}")
 
 
-def mean_score(values: Sequence[float], digits: int) -> TaskScore:
-    """100 times the mean of the rows' values. Errors: InputError without rows."""
+def mean_score(values: Sequence[float], digits: int, nulls: int = 0) -> TaskScore:
+    """100 times the mean of the rows' values, beside it the nulls if there are any. Errors: InputError without rows."""
     if not values:
         raise InputError("there are no rows to score; pass a file with at least one prediction")
-    return TaskScore(tuple(values), round(100 * sum(values) / len(values), digits))
+    points = round(100 * sum(values) / len(values), digits)
+    return TaskScore(tuple(values), points, {"nulls": nulls} if nulls else {})
 
 
-def field_of(row: Row, *names: str) -> Any:
-    """The first of these fields that the row has. Errors: InputError where it has none."""
+def row_values(
+    rows: Sequence[Row], value: Callable[[Row, str], float], *names: str
+) -> tuple[list[float], int]:
+    """Each row's value, given the row and its prediction, which stands in the first of these fields that the row has;
+    and how many predictions are null or blank. A null one scores 0, whatever an empty text would.
+
+    Errors: InputError for a prediction that is neither a text nor null, and those of ``value``; all name the row.
+    """
+    values, nulls = [], 0
+    for number, row in enumerate(rows, 1):
+        with named_row(number):
+            prediction = field_of(row, *names, kind=str | None)
+            found = value(row, prediction or "")
+        values.append(0.0 if prediction is None else found)
+        nulls += not cleaned(prediction or "")
+    return values, nulls
+
+
+@contextmanager
+def named_row(number: int) -> Iterator[None]:
+    """Errors: InputError that names the row, for an InputError or a FieldError within."""
+    try:
+        yield
+    except (InputError, FieldError) as error:
+        raise InputError(f"row {number}: {error}") from error
+
+
+def field_of(row: Row, *names: str, kind: Any = Any) -> Any:
+    """The first of these fields that the row has. Errors: InputError where it has none; FieldError where it is not of
+    this kind (``engine/schema.py``)."""
     for name in names:
         if name in row:
-            return row[name]
+            return checked(kind, row[name], name)
     raise InputError(
-        f"a row has no field {' or '.join(map(repr, names))}, only {', '.join(sorted(row))}; "
+        f"no field {' or '.join(map(repr, names))}, only {', '.join(sorted(row))}; "
         "pass predictions in the suite's own format"
     )
+
+
+def refuse_twice(rows: Sequence[Row]) -> None:
+    """Errors: InputError for two rows of one id, or an id of another kind."""
+    seen: dict[str | int, int] = {}
+    for number, row in enumerate(rows, 1):
+        name = next((name for name in ("index", "id", "_id") if row.get(name) is not None), None)
+        if name is None:
+            continue
+        with named_row(number):
+            found = field_of(row, name, kind=_ID)
+            if found in seen:
+                raise InputError(f"{name} is {found!r}, as in row {seen[found]}; keep one row of each prompt")
+        seen[found] = number
 
 
 def read_rows(path: Path, most_bytes: int = MOST_DATA_BYTES) -> list[dict[str, Any]]:
@@ -132,8 +180,8 @@ def read_rows(path: Path, most_bytes: int = MOST_DATA_BYTES) -> list[dict[str, A
             continue
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{path}, line {number} is no JSON: {error.msg}") from error
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path}, line {number} is no JSON: {getattr(error, 'msg', error)}") from error
         if not isinstance(row, dict):
             raise InputError(f"{path}, line {number} is no JSON object; every line must be one")
         rows.append(row)

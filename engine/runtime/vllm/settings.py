@@ -5,7 +5,6 @@ vLLM hands a plug-in no arguments of its own, and its workers are other processe
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 from routesparse.engine import paths
 from routesparse.engine.config import RouterConfig, default_config
 from routesparse.engine.errors import ConfigError, InputError
+from routesparse.engine.schema import from_json
 
 SWITCH = "ROUTESPARSE_VLLM"
 MOST_APART = 10**9  # of two recorded requests
@@ -62,14 +62,14 @@ def from_environment(environment: Mapping[str, str], on_gpu: bool) -> ServingSet
 def _config(text: str, on_gpu: bool) -> RouterConfig:
     name = f"{SWITCH}_CONFIG"
     try:
-        values = json.loads(text)
+        values = from_json(text)
     except ValueError as error:
         raise ConfigError(f"{name} is not JSON: {error}; write it like '{{\"price\": 0.25}}'") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{name} {text!r} is no JSON object; write it like '{{\"price\": 0.25}}'")
     try:
         return default_config(on_gpu, **values)
-    except (InputError, TypeError) as error:
+    except InputError as error:
         raise ConfigError(f"{name}: {error}") from None
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from routesparse.app.screens.new_run import problems
-from routesparse.app.screens.new_run.prompt_input import jsonl_prompts
 from routesparse.app.shell import new_run_address
+from routesparse.app.shell.jsonl import jsonl_prompts
 from routesparse.app.ui import numbers
 from routesparse.engine import paths
 from routesparse.engine.calibration.artifact import load_calibration
@@ -85,10 +85,10 @@ def test_settings_come_from_the_address(demo_home, open_page, queue, went):
     ("address", "message"),
     [
         ({"with_policy": "strict"}, "needs a time limit"),
-        ({"limit": "-1"}, "leaves no time for any plan"),
+        ({"limit": "-1"}, "it must be a number above 0"),
         ({"limit": "![x](http://127.0.0.1/x.png)"}, "is not understood"),
-        ({"tau": "1.5", "with_policy": "certified"}, "τ 1.5 must lie in [0, 1]"),
-        ({"tau": "1.5", "with_policy": "priced"}, "τ layer 1.5 must lie in [0, 1]"),
+        ({"tau": "1.5", "with_policy": "certified"}, "τ is 1.5, it must be a number from 0 to 1"),
+        ({"tau": "1.5", "with_policy": "priced"}, "τ layer is 1.5, it must be a number from 0 to 1"),
         ({"segment": "1000"}, "use a multiple of 128"),
         ({"break_even": "1000000000"}, "Break-even is 1000000000, it must be a whole number"),
         ({"break_even": "-128"}, "Break-even is -128, it must be a whole number"),
@@ -363,6 +363,22 @@ def test_jsonl_line_becomes_the_prompt(demo_home, open_page, queue, went):
     job = queue.jobs()[0]
     assert job.label == "suite.jsonl #3"
     assert queue.prompts.read(job.id).decode() == TEXT + "2"
+
+
+def test_a_benchmarks_row_keeps_its_text_with_its_question(demo_home, open_page, queue, went):
+    line = json.dumps({"input": "Who signed?", "context": TEXT, "answers": ["Ann"]})
+    page = open_page("new_run")
+    page.file_uploader(key="upload").set_value(("longbench.jsonl", line.encode(), "text/plain")).run()
+    assert "Line 1: the prompt is context + input; left out: answers." in text_of(page)
+    page.button(key="submit").click().run()
+    assert queue.prompts.read(queue.jobs()[0].id).decode() == f"{TEXT}\n\nWho signed?"
+
+
+def test_messages_need_a_model_with_a_chat_template(demo_home, open_page):
+    line = json.dumps({"messages": [{"role": "user", "content": TEXT}]})
+    page = open_page("new_run")
+    page.file_uploader(key="upload").set_value(("chat.jsonl", line.encode(), "text/plain")).run()
+    assert "it has no chat template; choose a model" in text_of(page)
 
 
 @pytest.mark.parametrize(

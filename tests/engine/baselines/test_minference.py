@@ -158,6 +158,10 @@ def test_a_head_that_is_left_out_of_a_file_gets_the_default(tmp_path) -> None:
     (tmp_path / "heads.json").write_text('[{"1": ["vertical_and_slash", 30, 800, 0.5]}, {}]')
     found = heads_from_json(tmp_path / "heads.json")
     assert found == ((DEFAULT, HeadBudget("vertical_and_slash", 30, 800, 0.5)), ())
+    assert MInference(found).filled(3, 4) == 11
+    for layers, heads in ((1, 4), (3, 1)):
+        with pytest.raises(ConfigError, match=f"the model has {layers} of {heads}"):
+            MInference(found).filled(layers, heads)
 
 
 @pytest.mark.parametrize(
@@ -170,6 +174,11 @@ def test_a_head_that_is_left_out_of_a_file_gets_the_default(tmp_path) -> None:
         '[{"0": ["vertical_and_slash", 8]}]',
         '[["vertical_and_slash"]]',
         '[{"0": ["vertical_and_slash", "8", 1, 0.5]}]',
+        '[{"0": ["vertical_and_slash", -1, true, 0.5]}]',
+        '[{"01": ["vertical_and_slash", 8, 1, 0.5]}]',
+        '[{"0": ["vertical_and_slash", 8, 1, 1' + 400 * "0" + "]}]",
+        '[{"-1": ["vertical_and_slash", 8, 1, 0.5]}]',
+        '[{"999999999": ["vertical_and_slash", 8, 1, 0.5]}]',
     ],
 )
 def test_a_file_of_another_format_is_refused(tmp_path, text) -> None:

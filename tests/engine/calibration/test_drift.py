@@ -14,7 +14,7 @@ from routesparse.engine.calibration.drift import (
     fit_component,
     fit_reference,
 )
-from routesparse.engine.fields import FieldError
+from routesparse.engine.schema import FieldError, checked
 
 NAMES = [f"entropy {i}" for i in range(6)]
 
@@ -116,8 +116,8 @@ def test_descriptors_are_means_over_heads_and_segments_by_layer():
 def test_a_reference_survives_json_and_a_broken_one_is_refused():
     ref = reference()
     values = json.loads(json.dumps(dataclasses.asdict(ref)))
-    assert DriftReference.from_dict(values) == ref
-    check_reference(values, "drift")
+    assert checked(DriftReference, values) == ref
+    check_reference(ref, "drift")
     values["components"][0]["precision"].pop()
     with pytest.raises(FieldError, match=r"drift\.components\[0\]\.precision is .*, it must be a list of"):
-        check_reference(values, "drift")
+        check_reference(checked(DriftReference, values), "drift")

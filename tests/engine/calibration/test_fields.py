@@ -104,19 +104,19 @@ def test_no_list_or_object_may_be_anything_else(tmp_path, path):
 @pytest.mark.parametrize(
     ("path", "value", "wanted"),
     [
-        ("buckets.0.deltas.0.95", -5, "a number from 0 to 1, or null for infinite"),
-        ("buckets.0.deltas.0.95", -1e-9, "a number from 0 to 1, or null for infinite"),
-        ("buckets.0.deltas.0.95", 1.01, "a number from 0 to 1, or null for infinite"),
+        ("buckets.0.deltas.0.95", -5, "a number from 0 to 1"),
+        ("buckets.0.deltas.0.95", -1e-9, "a number from 0 to 1"),
+        ("buckets.0.deltas.0.95", 1.01, "a number from 0 to 1"),
         ("buckets.0.deltas.0.95", 0.05, "at least 0.05, as at the lower level 0.95"),
         ("buckets.0.deltas.0.9", None, "null, as at the lower level 0.9"),
         ("buckets.1.deltas.0.99", 0.05, "null: 40 prompts are too few for this level"),
         ("buckets.0.prompts", 18, "null: 18 prompts are too few"),
         ("buckets.0.prompts", 0, "at most the 0 prompts"),
-        ("buckets.0.prompts", -1, "a whole number of at least 0"),
+        ("buckets.0.prompts", -1, "a whole number from 0"),
         ("buckets.0.prompts", 112.0, "a whole number"),
         ("buckets.0.documents", 113, "at most the 112 prompts"),
         ("buckets.0.units", -1, "a whole number"),
-        ("buckets.0.min_tokens", 0, "a whole number of at least 1"),
+        ("buckets.0.min_tokens", 0, "a whole number from 1"),
         ("buckets.0.min_tokens", 9_000, "at least min_tokens, 9000"),
         ("buckets.0.max_tokens", 8_193, "above 8193, where the bucket before it ends"),
         ("buckets.0.histogram.edges.3", -9.0, "larger than"),
@@ -132,21 +132,21 @@ def test_no_list_or_object_may_be_anything_else(tmp_path, path):
         ("alpha", -0.1, "a finite number of at least 0"),
         ("alpha", 10**400, "a finite number of at least 0"),
         ("seed", 0.5, "a whole number"),
-        ("stamp.tau", 1.5, "no possible configuration: tau 1.5 must lie in [0, 1]"),
-        ("stamp.confidence", 95, "confidence 95 must lie in"),
-        ("stamp.certificate_rows", 0, "certificate_rows 0 must be at least 8"),
+        ("stamp.tau", 1.5, "stamp.tau is 1.5, it must be a number from 0 to 1"),
+        ("stamp.confidence", 95, "a number from 0.5 to 0.9999"),
+        ("stamp.certificate_rows", 0, "a whole number from 8"),
         ("stamp.block_k", 63, "must be a power of two"),
-        ("stamp.routing_rows", 64.0, "of the kind of"),
-        ("stamp.fallback", 1, "of the kind of"),
-        ("stamp.budget", 0.25, "of the kind of"),
-        ("stamp.budget", "-3us", "leaves no time for any plan"),
-        ("stamp.policy", "careless", "'careless' is unknown"),
+        ("stamp.routing_rows", 64.0, "a whole number from 1"),
+        ("stamp.fallback", 1, "true or false"),
+        ("stamp.budget", 0.25, "stamp.budget is 0.25"),
+        ("stamp.budget", "-3us", "stamp.budget is -3.0, it must be a number above 0"),
+        ("stamp.policy", "careless", "one of priced"),
         ("cost_model.dense", -1.0, "a finite number of at least 0"),
         ("folds.A.prompts", -1, "a whole number"),
-        ("folds.C", {}, "left out; known are A, B"),
+        ("folds.C", {}, "one of A, B"),
         ("prompts.0.fold", "C", "one of A, B"),
         ("prompts.0.density", 1.5, "a number from 0 to 1"),
-        ("prompts.0.q95", 3.0, "a number from -1 to 1, or null"),
+        ("prompts.0.q95", 3.0, "a number from -1 to 1"),
         ("drift.level", 0.0, "a number above 0 and at most 1"),
         ("drift.distances.3", 0.0, "at least"),
         ("drift.distances", [], "a list of at least 1"),
@@ -156,12 +156,12 @@ def test_no_list_or_object_may_be_anything_else(tmp_path, path):
         ("drift.components.0.precision.0.0", -1.0, "symmetric and positive definite"),
         ("drift.components.0.precision.0.1", 1.0, "symmetric and positive definite"),
         ("drift.components.0.slope", [0.0], "a list of 24"),
-        ("predictor.feature.0.0", 3, "at most 2"),
-        ("predictor.left.0.0", 10_000, "a whole number of at least 0 and at most"),
+        ("predictor.feature.0.0", 3, "a whole number from -1 to 2"),
+        ("predictor.left.0.0", 10_000, "a whole number from 0 to"),
         ("predictor.left.0.0", 0, "that of the deepest leaf"),
-        ("predictor.value", [], "a list of at least 1"),
+        ("predictor.value", [], "a list of 40"),
         ("predictor.depth", 1, "that of the deepest leaf"),
-        ("gaet", 0.9, "left out; known are alpha"),
+        ("gaet", 0.9, "left out"),
     ],
 )  # fmt: skip
 def test_a_value_outside_its_meaning_is_refused_by_field_and_value(tmp_path, path, value, wanted):
@@ -208,10 +208,13 @@ def test_what_is_legal_stays_legal(tmp_path):
     values["buckets"][0] |= {"prompts": 0, "documents": 0, "units": 0, "histogram": {}}
     values["buckets"][0]["deltas"] = {"0.9": None, "0.95": None, "0.99": None}
     values["buckets"][1]["deltas"] = {"0.9": 0, "0.95": 1}
+    curves = values["predictor"]["fit"]["curves"]
+    curves["gate"] = curves.pop("gate_statistic")  # its older name
     file = tmp_path / "mine.json"
     file.write_text(json.dumps(values))
     made = load_calibration(str(file))
     assert made.delta(5_000, 0.95) == made.delta(9_000, 0.99) == math.inf
+    assert set(made.predictor.fit["curves"]) == {"gate_statistic", "disagreement", "entropy"}
     assert made.delta(9_000, 0.9) == 0 and made.delta(9_000, 0.95) == 1
 
 

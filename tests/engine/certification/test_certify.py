@@ -355,6 +355,9 @@ def test_layers_without_a_plan_are_counted(nothing_left_behind):
         assert report.as_dict()["dense_layers"] == dense
         told = [line for line in report.verdict.findings if "1 of 2 layers have no plan" in line]
         assert len(told) == len(dense)
+    for key in (2, "0", -1):
+        with pytest.raises(ConfigError, match=f"has the key '{key}'; the model's layers"):
+            certify(model, plan={0: half, key: half}).__enter__()
     for layers in (1, 3):
         stacked = half.expand(layers, -1, -1, -1)
         with pytest.raises(ConfigError, match="layers, the model 2"), certify(model, plan=stacked):

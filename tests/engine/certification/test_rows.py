@@ -148,6 +148,10 @@ def test_a_block_mask_may_be_of_all_layers_of_one_or_by_layer(make):
     assert reads_of({2: make(masks[2])}, 1, shape, block) is None
 
 
+def causal(b, h, q, k):
+    return q >= k
+
+
 @pytest.mark.parametrize(
     ("plan", "told"),
     [
@@ -157,13 +161,76 @@ def test_a_block_mask_may_be_of_all_layers_of_one_or_by_layer(make):
         (np.ones((1, HEADS, 4, 7), bool), "layer 2 is not in it"),
         (RowPlan.dense(1, HEADS, 90, 90), "the plan of this prompt"),
         (RowPlan.dense(2, HEADS, 100, 100), "the plan of this prompt"),
-        (create_block_mask(lambda b, h, q, k: q >= k, 2, 1, 100, 100, device="cpu"), "has 2 prompts"),
+        (create_block_mask(causal, 2, 1, 100, 100, device="cpu"), "has 2 prompts"),
+        (
+            create_block_mask(causal, 1, 1, 160, 160, device="cpu"),
+            "160 queries and 160 keys, the call .* 100",
+        ),
+        (create_block_mask(causal, 1, 1, 100, 120, device="cpu"), "100 queries and 120 keys"),
+        ({2: create_block_mask(causal, 1, 1, 99, 99, device="cpu")}, "99 queries and 99 keys"),
+        (lambda layer: create_block_mask(causal, 1, 1, 128, 128, device="cpu"), "128 queries and 128 keys"),
+        (create_block_mask(causal, 1, 2, 100, 100, device="cpu"), "2 heads"),
+        (
+            create_block_mask(causal, 1, 1, 100, 100, device="cpu", BLOCK_SIZE=(32, 16))[
+                :, :, torch.tensor([0, 2])
+            ],
+            "2 blocks of 32 queries",
+        ),
+        (create_block_mask(causal, 1, 1, 100, 100, device="cpu").to("meta"), "lies on meta"),
+        ({"2": np.ones((HEADS, 4, 7), bool)}, "has the key '2'"),
         ("mask.npy", "str is no plan"),
     ],
 )
 def test_a_plan_that_does_not_fit_is_refused(plan, told):
     with pytest.raises(ConfigError, match=told):
         reads_of(plan, 2, (1, HEADS, 100, 100), (32, 16))
+
+
+@pytest.mark.parametrize("rows", [(100, 389), (386, 389)], ids=["fewer blocks", "as many blocks"])
+def test_a_chunk_is_not_judged_by_the_whole_prompt_s_mask(oracle, rows):
+    """Its own mask is read, and cut by the chunk's place in the prompt."""
+    n_q, n_k = rows
+    inputs = oracle.draw_inputs(0, n_q=n_q, n_k=n_k)
+    out = oracle.attention(inputs).float()
+
+    def near(b, h, q, k):
+        return q + (n_k - n_q) - k < 40
+
+    mask = create_block_mask(near, 1, 1, n_q, n_k, device="cpu")
+    weights, _ = oracle.softmax(inputs)
+    row, key = torch.arange(n_q).view(-1, 1), torch.arange(n_k)
+    kept = (weights * near(0, 0, row, key)).sum(-1)
+    found = certify_attention(inputs.q, inputs.k, inputs.v, out, request=Request(plan=mask))
+    drawn = torch.as_tensor(found.scores[0]["positions"]) - (n_k - n_q)
+    assert np.allclose(found.scores[0]["mass"], kept.gather(2, drawn), atol=1e-4)
+    whole = np.ones((HEADS, 4, 7), bool), create_block_mask(near, 1, 1, n_k, n_k, device="cpu")
+    for plan in whole:
+        with pytest.raises(ConfigError, match=str(n_k)):
+            certify_attention(inputs.q, inputs.k, inputs.v, out, request=Request(plan=plan))
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"window": 32},
+        {"key_start": torch.tensor([90], dtype=torch.int32)},
+        {"softcap": 2.0},
+        {"sinks": torch.zeros(HEADS)},
+    ],
+    ids=lambda own: next(iter(own)),
+)
+def test_a_row_plan_of_other_attention_is_not_said_to_keep_what_it_does_not_read(oracle, own):
+    inputs = oracle.draw_inputs(0, n_q=100)
+    plan = RowPlan.dense(1, HEADS, 100, 100, **own)
+    with pytest.raises(ConfigError, match=f"the RowPlan's {next(iter(own))} is"):
+        certify_attention(inputs.q, inputs.k, inputs.v, inputs.q, request=Request(plan=plan))
+
+
+def test_a_mask_by_layer_is_not_taken_for_one_by_prompt(oracle):
+    inputs = oracle.draw_inputs(0, n_q=100, batch=2)
+    request = Request(plan=np.ones((2, HEADS, 1, 2), bool))
+    with pytest.raises(ConfigError, match="by layer, not by prompt"):
+        certify_attention(inputs.q, inputs.k, inputs.v, inputs.q, request=request)
 
 
 def test_nan_is_an_infinite_error_and_breaks_the_verdict(oracle):

@@ -90,6 +90,18 @@ def test_a_foreign_plan_is_run_and_certified(told, tmp_path, arguments):
         )
 
 
+def test_heads_that_a_file_leaves_out_are_counted_in_the_report(told, tmp_path):
+    path, head = tmp_path / "heads.json", ["vertical_and_slash", 30, 50, 0.9]
+    path.write_text(json.dumps([{"1": head}]))
+    code, found, err = told("--minference", path, "--rows", 8)
+    assert code == 0 and any("1 of 4 heads; the other 3" in line for line in found["verdict"]["findings"]), (
+        err
+    )
+    path.write_text(json.dumps([{"0": head}] * 3))
+    code, _, err = told("--minference", path, "--rows", 8)
+    assert code == 2 and "3 layers of up to 1 heads, the model has 2 of 2" in err
+
+
 def test_rows_that_are_named_by_place_and_by_phrase_are_kept_with_their_text(told, run, model, tmp_path):
     text = "the lazy dog sees a fox " * 25 + "and the fox sees the last dog"
     (tmp_path / "asked.txt").write_text(text)
@@ -142,12 +154,12 @@ def test_a_tolerance_that_is_not_kept_is_exit_code_1(told, tmp_path):
         (("--block-k", -1), "--block-k"),
         (("--method", "trianglemix=2"), "left all 2 layers dense"),
         (("--block-q", 64), "belong to --mask"),
-        (("--rows", 1), "at least 2"),
+        (("--rows", 1), "rows is 1, it must be a whole number from 2"),
         (("--rows-at", "64"), "'64' names no rows; write START:STOP"),
         (("--rows-at", "600:3000"), "end behind the prompt"),
         (("--rows-of", "a fox"), "25 times, at tokens"),
         (("--rows-of", "a bear"), "is not in prompt 'prompt.txt'"),
-        (("--confidence", 2), "confidence 2"),
+        (("--confidence", 2), "confidence is 2.0"),
     ],
     ids=lambda value: str(value[1]) if isinstance(value, tuple) else "",
 )

@@ -14,8 +14,8 @@ from routesparse.engine.prompts import MAX_LABEL
 from routesparse.engine.store import bundle
 from routesparse.engine.store.bundle import read_bundle
 
-SEED = "must be a whole number from 0 to 9,223,372,036,854,775,807"
-TOKENS = "must be a whole number from 0 to 16,777,216"
+SEED = "it must be a whole number from 0 to 9,223,372,036,854,775,807"
+TOKENS = "it must be a whole number from 0 to 16,777,216"
 LATIN = os.fsdecode(b"caf\xe9")
 
 
@@ -63,11 +63,11 @@ def refused(run, home, monkeypatch):
         (["--domain", "x" * 5_000], "domain of 5,000 characters is no label"),
         (["--domain", "a\n\x1b[31m"], "domain 'a\\n\\x1b[31m' is no label"),
         (["--domain", LATIN], "is no label"),
-        (["--seed", "-1"], f"seed -1 {SEED}"),
-        (["--seed", str(2**63)], f"seed {2**63} {SEED}"),
+        (["--seed", "-1"], f"seed is -1, {SEED}"),
+        (["--seed", str(2**63)], f"seed is {2**63}, {SEED}"),
         (["--beta", "1"], "beta 1 needs an error predictor"),
-        (["--beta", "1e308"], "beta 1e+308 must lie in [0, 1e+06]"),
-        (["--break-even", "-5"], f"break_even_tokens -5 {TOKENS}"),
+        (["--beta", "1e308"], "beta is 1e+308, it must be a number from 0 to 1e+06"),
+        (["--break-even", "-5"], f"break_even_tokens is -5, {TOKENS}"),
         (["--break-even", str(10**30)], TOKENS),
         (["--segment", str(128 * 10**30)], TOKENS),
         (["--segment", "128"], "segment 128 tokens is too short to be probed; use at least 768"),
@@ -109,7 +109,7 @@ def test_a_profile_is_not_measured_where_it_can_t_be_written(refused):
         (["--domain", "d" * 400], "is no name; use letters, digits, '-' and '_', at most 64 of them"),
         (["--domain", "²"], "is no name"),
         (["--domain", "-x"], "is no name"),
-        (["--seed", "-1"], f"seed -1 {SEED}"),
+        (["--seed", "-1"], f"seed is -1, {SEED}"),
         (["--audit-rows", "-1"], "audit_rows -1 must be at least 1, or 0 for all body rows"),
         (["--segment", "0"], "segment 0 tokens must be a positive multiple of 128"),
         (["--segment", "128"], "too short to be probed"),
@@ -209,12 +209,9 @@ def test_the_check_of_a_folder_leaves_nothing_and_takes_nothing(tmp_path):
     assert sorted(tmp_path.rglob("*")) == [kept.parent, kept]
 
 
-def test_a_configuration_checks_whole_numbers_and_what_can_be_run():
+def test_a_configuration_checks_what_can_be_run():
     from routesparse.engine.errors import ConfigError
 
-    for wrong in ({"seed": 1.5}, {"seed": True}, {"break_even_tokens": 0.5}, {"segment_tokens": "128"}):
-        with pytest.raises(ConfigError, match="must be a whole number"):
-            RouterConfig(**wrong)
     with pytest.raises(ConfigError, match="needs an error predictor"):
         RouterConfig(beta=0.5).check_runnable()
     RouterConfig(beta=0.5).check_runnable(predicts=True)

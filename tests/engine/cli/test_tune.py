@@ -249,9 +249,9 @@ def test_a_job_that_names_a_tuned_price_runs_at_it(run, model, home, texts):
     [
         (("--target", "kl=none"), "pass kl=0.01"),
         (("--target", "answer=0.05"), "is about gold answers, and these are texts"),
-        (("--confidence", 1), "confidence 1 must lie in"),
+        (("--confidence", 1), "confidence is 1.0, it must be a number from 0.5 to 0.9999"),
         (("--prices", "a"), "prices 'a' are no numbers"),
-        (("--prices", "0"), "price 0 must lie in"),
+        (("--prices", "0"), "price is 0.0, it must be a number"),
         (("--tokens", 5_000), "longer than the model reads"),
         (("--windows", 1), "use at least 2 windows"),
         (("--name", "a/b"), "'a/b' is no name"),
@@ -283,3 +283,13 @@ def test_a_calibration_comes_before_a_tuned_price_of_its_name(home):
     assert tuned.find("mine") is not None
     (home / "calibrations" / "mine.json").write_text("{}")
     assert tuned.find("mine") is None and tuned.find(str(place)) is not None
+
+
+def test_too_few_windows_a_document_are_refused_before_the_model_is_loaded(run, model, home, tmp_path):
+    """Three documents, which two windows each would take; the error says how many that is."""
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_text(f"{number} lazy fox and a dog " * 100)
+    given = ("--prompts", tmp_path, "--model", model, "--tokens", 600, "--windows", 3, "--target", "kl=5")
+    code, out, err = run("tune", "mine", *given)
+    assert (code, out) == (2, "")
+    assert "need at least 2 windows each; pass --windows 6" in err and "loading model" not in err

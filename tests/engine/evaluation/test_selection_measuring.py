@@ -209,14 +209,14 @@ def test_a_method_that_fails_leaves_a_row_and_the_others_go_on(folder, data, tmp
 
     monkeypatch.setitem(methods.INLINE, "broken", (lambda _: fail, (1.0,)))
     out = tmp_path / "selection.jsonl"
-    run.main(arguments(folder, data, out, "--methods", "broken", "window=128", "trial:none=1"))
+    assert run.main(arguments(folder, data, out, "--methods", "broken", "window=128", "trial:none=1")) == 2
     found = lines(out)
     assert [row["method"] for row in found] == ["dense", "broken", "window"] * 2
     assert found[1]["failed"] == "ZeroDivisionError: no blocks" and not found[1]["reported"]
     measured, failed = rows.read_rows([out])
     assert len(measured) == 4 and len(failed) == 2
     monkeypatch.setitem(methods.INLINE, "broken", (lambda _: lambda view: None, (1.0,)))
-    run.main(arguments(folder, data, out, "--methods", "broken"))
+    assert run.main(arguments(folder, data, out, "--methods", "broken")) == 0
     assert len(rows.read_rows([out])[0]) == 6 and not rows.read_rows([out])[1]
 
 

@@ -77,14 +77,24 @@ def test_the_dictionary_has_a_row_with_type_and_meaning_for_each_column():
         assert all(len(row) == 7 and row[2].strip() and row[4].strip() for row in rows)
 
 
-def test_the_snippet_reads_the_unpacked_run_without_routesparse(folder, tmp_path):
+def test_the_snippet_reads_the_unpacked_run_without_routesparse(factory, tmp_path):
+    """And obeys no name in it: the run, its prompt and its patterns may be somebody else's."""
+    record = factory.make_record("5a11a11a11a3", layers=1, heads=1, segments=1, tokens=1024, probe_columns=8)
+    record = replace(record, run=replace(record.run, prompt_name="\x1b[2J\u202etxt.exe"))
+    folder = bundle.write_bundle(record, tmp_path)
     inside = unpacked(archive.write(folder, tmp_path / "a.zip", text=False), tmp_path / "out")
+    file = inside / "head_choice.parquet"
+    choices = pd.read_parquet(file)
+    choices.assign(pattern="\x1b[31m").to_parquet(file)
     code = "import sys; sys.modules['routesparse'] = None; import runpy; runpy.run_path('load.py', run_name='__main__')"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=inside, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    assert "5a11a11a11a1" in done.stdout and "audited_mass" in done.stdout
+    assert "5a11a11a11a3" in done.stdout and "audited_mass" in done.stdout
+    assert (
+        "\\x1b[2J\\u202etxt.exe" in done.stdout and "\\x1b[31m" in done.stdout and "\x1b" not in done.stdout
+    )
 
 
 def test_the_text_is_in_the_zip_only_where_it_was_asked_for(folder, tmp_path):

@@ -47,7 +47,7 @@ def test_a_log_that_can_t_be_written_goes_to_stderr(home, capsys):
 def test_a_line_cut_short_is_skipped(home):
     JobLog(home, "w").write("stage", job="a")
     with (home / "logs" / "worker.jsonl").open("a") as file:
-        file.write('{"job": "a", "ev\n[1]\n')
+        file.write('{"job": "a", "ev\n[1]\n' + "[" * 100_000 + '"a"\n')
     assert len(tail(home, "a")) == 1
 
 

@@ -66,6 +66,11 @@ def running(queue, job_id):
     return lambda: queue.job(job_id).state == "running"
 
 
+def routing(queue, job_id):
+    """Whether its first step has begun; the claim comes before the request is read."""
+    return lambda: queue.job(job_id).stage == "route"
+
+
 def test_two_workers_never_run_one_job(queue, home, start_worker, until):
     ids = [submit(queue) for _ in range(30)]
     workers = [start_worker(once=True, layer_s=0.01) for _ in range(2)]
@@ -175,7 +180,7 @@ def test_a_signal_puts_the_job_back_and_ends_the_worker(
 ):
     job_id = submit(queue)
     process = start_worker(layers=600, layer_s=0.05)
-    until(running(queue, job_id), "the claim")
+    until(routing(queue, job_id), "the step")
     os.kill(process.pid, number)
     assert process.wait(timeout=30) == 0
     job = queue.job(job_id)
@@ -189,7 +194,7 @@ def test_a_signal_puts_the_job_back_before_a_long_layer_ends(queue, home, start_
     """Supervisors kill after some seconds; a layer may take longer. The killed worker has already let go."""
     job_id = submit(queue)
     process = start_worker(layers=1, layer_s=120)
-    until(running(queue, job_id), "the claim")
+    until(routing(queue, job_id), "the step")
     os.kill(process.pid, signal.SIGTERM)
     until(lambda: queue.job(job_id).state == "queued", "the release")
     assert process.poll() is None, "still inside its layer"
@@ -206,7 +211,7 @@ def test_a_signal_inside_a_long_step_ends_the_worker_in_good_order_after_its_gra
     """The promise of ``routesparse worker``: the job back at once, without a loss, exit code 0, nothing half done."""
     job_id = submit(queue)
     process = start_worker(layers=1, layer_s=120, grace_s=1.0)
-    until(running(queue, job_id), "the claim")
+    until(routing(queue, job_id), "the step")
     asked = time.monotonic()
     os.kill(process.pid, number)
     until(lambda: queue.job(job_id).state == "queued", "the release")
@@ -231,7 +236,7 @@ def test_a_worker_between_two_steps_does_not_wait_for_its_grace(queue, home, sta
 def test_a_second_signal_ends_the_worker_at_once(queue, start_worker, until):
     job_id = submit(queue)
     process = start_worker(layers=1, layer_s=120)
-    until(running(queue, job_id), "the claim")
+    until(routing(queue, job_id), "the step")
     os.kill(process.pid, signal.SIGTERM)
     until(lambda: queue.job(job_id).state == "queued", "the release")
     os.kill(process.pid, signal.SIGTERM)

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from routesparse.engine.calibrate.predictor_fit import _boost, fit_predictor
-from routesparse.engine.fields import FieldError
-from routesparse.engine.method.predictor import FEATURES, SIGNS, ErrorPredictor, check_trees
+from routesparse.engine.calibration.checks import check_trees
+from routesparse.engine.method.predictor import FEATURES, SIGNS, ErrorPredictor
+from routesparse.engine.schema import FieldError, checked
 
 CPU = torch.device("cpu")
 
@@ -71,12 +72,7 @@ def test_the_quality_is_measured_on_prompts_that_the_fit_did_not_see(fitted):
 
 
 def test_a_predictor_survives_json(fitted):
-    assert ErrorPredictor.from_dict(json.loads(json.dumps(dataclasses.asdict(fitted)))) == fitted
-
-
-def test_a_predictor_with_the_older_name_of_g_is_read(fitted):
-    older = json.dumps(dataclasses.asdict(fitted)).replace('"gate_statistic"', '"gate"')
-    assert ErrorPredictor.from_dict(json.loads(older)) == fitted
+    assert checked(ErrorPredictor, json.loads(json.dumps(dataclasses.asdict(fitted)))) == fitted
 
 
 @pytest.mark.parametrize(
@@ -94,10 +90,10 @@ def test_a_predictor_with_the_older_name_of_g_is_read(fitted):
 )
 def test_broken_tables_are_refused(fitted, damage):
     values = json.loads(json.dumps(dataclasses.asdict(fitted)))
-    check_trees(values, "e")
+    check_trees(checked(ErrorPredictor, values, "e"), "e")
     damage(values)
     with pytest.raises(FieldError, match=r"^e\."):
-        check_trees(values, "e")
+        check_trees(checked(ErrorPredictor, values, "e"), "e")
 
 
 @pytest.mark.parametrize(
@@ -110,4 +106,4 @@ def test_a_depth_that_ends_above_a_leaf_is_refused(fitted, damage):
     values = json.loads(json.dumps(dataclasses.asdict(fitted)))
     damage(values)
     with pytest.raises(FieldError, match=r"^e\.depth is \d+, it must be that of the deepest leaf"):
-        check_trees(values, "e")
+        check_trees(checked(ErrorPredictor, values, "e"), "e")

@@ -215,7 +215,10 @@ def test_a_prompt_beyond_the_longer_context_is_refused_before_loading(folder):
         ('{"rope_type": "yarn", "factor": "4"}', "rope.factor is"),
         ('{"rope_type": "linear", "factor": 2, "beta_fast": 3}', "rope.beta_fast is 3"),
         ('{"rope_type": "yarn", "factor": 2, "rope_theta": 1e6}', "rope.rope_theta"),
-        ('{"rope_type": "yarn", "factor": 2, "beta_fast": 1, "beta_slow": 2}', "beta_fast 1 must be above"),
+        (
+            '{"rope_type": "yarn", "factor": 2, "beta_fast": 1, "beta_slow": 2}',
+            "beta_fast is 1.0, it must be above",
+        ),
         ('{"rope_type": "longrope", "factor": 2, "short_factor": [1]}', "rope.long_factor is missing"),
         (
             '{"rope_type": "longrope", "factor": 2, "short_factor": [1], "long_factor": [0]}',

@@ -317,8 +317,8 @@ def test_verdicts_say_whose_prompts_they_stand_on_and_what_was_left_out(tmp_path
     [
         ("{", "can't be read"),
         ("[]", "the file is []"),
-        ("{}", "about is missing"),
-        ('{"command": "x", "evaluations": [{}]}', "evaluations[0].about is missing"),
+        ("{}", "about.suite is missing"),
+        ('{"command": "x", "evaluations": [{}]}', "evaluations[0].about.suite is missing"),
         ("NaN", "the file is NaN"),
         ('{"about": 1, "about": 2}', "stands twice"),
     ],

@@ -3,13 +3,17 @@
 import pytest
 import torch
 import transformers
+from torch.nn.attention.flex_attention import create_block_mask
 from transformers import StaticCache
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from routesparse.engine import route
 from routesparse.engine.errors import PromptError, UnsupportedModelError
 from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.runtime import refusals
 from routesparse.engine.runtime import transformers as hf
 from routesparse.engine.runtime.attention_router import AttentionRouter
+from routesparse.engine.runtime.continuous import route_requests
 
 SHAPE = {
     "vocab_size": 97,
@@ -134,6 +138,42 @@ def test_a_mask_over_the_last_chunk_alone_is_refused():
 def test_a_four_dimensional_mask_is_refused():
     mask = torch.ones(1, 1, 40, 40, dtype=torch.bool).tril()
     refused(UnsupportedModelError, "4-D attention mask", llama(), IDS, attention_mask=mask)
+
+
+@pytest.mark.parametrize("kind", ["none", "hole", "block"])
+def test_a_mask_by_kind_of_layer_is_refused_on_every_way_in(kind):
+    """transformers hands such masks over unchecked: this one would be read as left padding."""
+    hole = torch.ones(1, 40, dtype=torch.bool)
+    hole[:, 10:12] = False
+    mask = {"full_attention": hole if kind == "hole" else None}
+    if kind == "block":
+        mask = create_block_mask(lambda b, h, q, k: q >= k, 1, 1, 40, 40, device="cpu")
+    torch.manual_seed(0)
+    model = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**SHAPE)).eval()
+    told = f"a {type(mask).__name__} attention mask"
+    refused(UnsupportedModelError, told, model, IDS, attention_mask=mask)
+    refused(UnsupportedModelError, told, model, IDS, mask)
+    with pytest.raises(UnsupportedModelError, match=told), hf.routed_by(model, DenseRouter()):
+        model.model(IDS, attention_mask=mask)
+    if kind == "hole":
+        model.set_attn_implementation(hf.NAME)
+        with pytest.raises(PromptError, match="padding_side = 'left'"), torch.no_grad():
+            model(IDS, attention_mask=mask)
+
+
+@pytest.mark.parametrize("name", ["somebodys", "sdpa"])
+@pytest.mark.parametrize("block", [route, route_requests])
+def test_an_attention_function_that_does_not_run_is_named(name, block, monkeypatch):
+    """sdpa: registered in the place of transformers' own."""
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, name, lambda *_, **__: pytest.fail("it ran"))
+    model = llama()
+    model.set_attn_implementation(name)
+    with (
+        pytest.warns(UserWarning, match=f"your attention function '{name}' does not run") as told,
+        block(model),
+    ):
+        pass
+    assert told[0].filename == __file__ and model.config._attn_implementation == name
 
 
 def test_packed_sequences_are_refused():

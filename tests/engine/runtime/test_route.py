@@ -87,7 +87,7 @@ def test_settings_by_name_are_a_configuration_with_the_devices_own_segments():
             "unknown arguments calibratoin; pass config, calibration, profile, salt or a",
         ),
         (None, {"gate": 0.5}, "unknown arguments gate; pass"),
-        (None, {"price": "much"}, "price 'much' must lie in"),
+        (None, {"price": "much"}, "price is .much., it must be a number"),
     ],
 )
 def test_settings_that_can_not_be_meant_are_refused_before_the_model_is_touched(config, settings, message):

@@ -365,6 +365,18 @@ def test_inference_mode_reads_as_no_grad_does_by_several_threads():
     assert torch.equal(found, wanted)
 
 
+@pytest.mark.parametrize("trained", ["q_proj", "k_proj", "v_proj", "sinks"])
+def test_a_gradient_that_routing_would_lose_is_an_error(trained):
+    """Without it, backward() leaves the weight's gradient None where the queries need none."""
+    model = build("GptOss" if trained == "sinks" else "Llama").requires_grad_(False)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(trained in name)
+    with hf.routed_by(model, DenseRouter()):
+        found = model(prompt(40)).logits.sum()
+    with pytest.raises(UnsupportedModelError, match="no backward pass"):
+        found.backward()
+
+
 def test_outputs_under_grad_are_usable_but_have_no_backward():
     model, ids = build("Llama"), prompt(40)
     wanted = logits(model, ids)

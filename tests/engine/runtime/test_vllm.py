@@ -93,7 +93,12 @@ def test_settings_come_from_the_environment(tmp_path):
         ("_CONFIG", "price=1", "is not JSON"),
         ("_CONFIG", "[1]", "is no JSON object"),
         ("_CONFIG", '{"prize": 1}', "unknown configuration names prize"),
-        ("_CONFIG", '{"price": -1}', "price -1 must lie in"),
+        ("_CONFIG", '{"price": 1, "price": 0.25}', "stands twice"),
+        ("_CONFIG", '{"tail_tokens": NaN}', "tail_tokens is NaN, it must be a finite number"),
+        ("_CONFIG", "[" * 5_000, "nested too deeply"),
+        ("_CONFIG", '{"on_gpu": true}', "unknown configuration names on_gpu"),
+        ("_CONFIG", '{"budget": 0.25}', "budget is 0.25, it must be a LatencyBudget"),
+        ("_CONFIG", '{"price": -1}', "price is -1, it must be a number"),
         ("_RECORD_EVERY", "-1", "must be a whole number"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 
 from routesparse.engine import paths
 from routesparse.engine.errors import BundleError
-from routesparse.engine.fields import FieldError
+from routesparse.engine.schema import FieldError
 from routesparse.engine.store import bundle, ranges, rules, run_checks, spool, tables
 
 NONSENSE = {
@@ -87,6 +87,7 @@ def test_nonsense_in_any_column_is_refused_by_name(good, table, column):
         ("run", "layers", 0, r"run\.layers in row 0 is 0, it must be a whole number from 1 to 4096"),
         ("run", "layers", 1, r"layer_run\.layer in row 1 is 1, it must be a whole number from 0 to 0"),
         ("run", "block_k", 0, r"run\.block_k in row 0 is 0"),
+        ("probe", "mask_pool", 1 << 20, r"probe\.mask_pool in row 0 is 1048576, it must be such"),
         ("run", "kv_heads", 3, "a divisor of the 2 heads"),
         ("run", "units", 5, "it must be 4, the rows of head_choice"),
         ("run", "sparse_units", 5, "at most the 4 units"),

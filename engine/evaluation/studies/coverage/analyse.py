@@ -33,6 +33,7 @@ from routesparse.engine.evaluation.studies.coverage.data import Measured, descri
 from routesparse.engine.evaluation.studies.coverage.per_window import per_window
 from routesparse.engine.evaluation.studies.coverage.plan import DOMAINS
 from routesparse.engine.evaluation.studies.coverage.units import bound_error
+from routesparse.engine.export.csv_text import as_csv
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.load import load_model
 from routesparse.engine.stats.coverage import FEWEST_CLUSTERS, trusted_interval
@@ -85,9 +86,8 @@ def main(argv: list[str] | None = None) -> None:
     result["layer"] = _grouped(units, "layer", config)
     kept = arguments.out.with_name(f"{arguments.out.stem}_windows.csv")
     kept.parent.mkdir(parents=True, exist_ok=True)
-    per_window(units, windows, calibrations, config).to_csv(
-        kept, index=False, float_format="%.6g", lineterminator="\n"
-    )
+    rows = per_window(units, windows, calibrations, config)
+    kept.write_text(as_csv(rows, float_format="%.6g", lineterminator="\n"), "utf-8")
     study.save(arguments.out, result)
 
 
@@ -304,4 +304,4 @@ def _grouped(units: pd.DataFrame, column: str, config: RouterConfig) -> dict[str
 
 
 if __name__ == "__main__":
-    main()
+    study.run(main)

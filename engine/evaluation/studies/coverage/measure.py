@@ -226,4 +226,4 @@ def load_float32(model: str, device: str) -> LoadedModel:
 
 
 if __name__ == "__main__":
-    main()
+    study.run(main)

@@ -8,14 +8,31 @@ import io
 import json
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from routesparse.engine import plain_files
 from routesparse.engine.errors import ConfigError, InputError
 from routesparse.engine.evaluation import study
+from routesparse.engine.schema import Count, FieldError, Real, checked, in_file
 
-KEY = ("method", "setting", "task", "length", "index", "seed", "extras")
+
+@in_file(more=True)
+@dataclass(frozen=True)
+class Named:
+    """What names a row."""
+
+    method: str
+    setting: Real
+    task: str
+    length: Count
+    index: Count
+    seed: int
+    extras: bool
+
+
+KEY = tuple(field.name for field in fields(Named))
 Key = tuple[Any, ...]
 MOST_BYTES = 1 << 29  # of one file, packed or not
 
@@ -61,10 +78,14 @@ def _text(path: Path) -> str:
 
 
 def read_rows(files: list[Path]) -> tuple[dict[Key, dict[str, Any]], dict[Key, str]]:
-    """Measured rows, and what failed and was not measured since, by key."""
+    """Measured rows, and what failed and was not measured since, by key. Errors: InputError with file and field."""
     rows: dict[Key, dict[str, Any]] = {}
     failed: dict[Key, str] = {}
-    for row in (row for path in files for row in read_lines(path) if "method" in row):
+    for file, row in ((path, row) for path in files for row in read_lines(path) if "method" in row):
+        try:
+            checked(Named, row)
+        except FieldError as error:
+            raise InputError(f"{file.name}, a row's {error}; pass a file that a run wrote") from None
         if "failed" in row:
             failed[key_of(row)] = row["failed"]
         else:

@@ -29,8 +29,8 @@ from routesparse.engine.evaluation.studies.shared import Line, append_lines
 from routesparse.engine.models.load import load_in_turn
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Measure what the file does not hold yet, until the time is up."""
+def main(argv: list[str] | None = None) -> int:
+    """Measure what the file does not hold yet, until the time is up. Returns how many measurements failed."""
     parser = study.parser(__doc__)
     parser.set_defaults(seed=prompts.DEVELOPMENT_SEED)
     parser.add_argument("--lengths", type=int, nargs="+", default=[32_768])
@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> None:
     lots = [lot_of(turn, item, not arguments.no_extras, done) for turn in turns for item in items]
     processes = Processes(arguments.processes, arguments.ray)
     opened = functools.partial(_opened, arguments, study.command())
-    append_lines(arguments.out, opened, lots, processes, deadline)
+    return append_lines(arguments.out, opened, lots, processes, deadline)
 
 
 def lot_of(

@@ -393,4 +393,4 @@ def line(*cells: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    study.run(main)

@@ -107,6 +107,35 @@ def test_kept_predictions_are_scored_alone_and_every_later_run_adds_to_them(job)
     assert kept["hash of dense", "900/vt/0", 7]["prefill_ms"] == 2.0, "the first one stays"
 
 
+@pytest.mark.parametrize(
+    ("file", "field", "value"),
+    [
+        *(
+            ("predictions", name, None)
+            for name in ("seed", "index", "cluster", "area", "gold_nats", "prefill_ms")
+        ),
+        *(
+            ("predictions", name, 5)
+            for name in ("config_hash", "sample_id", "suite", "method", "row", "device")
+        ),
+        ("predictions", "length", "900"),
+        ("predictions", "extras", 1),
+        ("predictions", "setting", float("nan")),
+        ("times", "select_ms", "fast"),
+        ("times", "config_hash", []),
+    ],
+)
+def test_a_row_of_another_kind_is_named_by_its_file_number_and_field(job, file, field, value):
+    write(job.predictions, rows_of(job))
+    keep(job)
+    write(
+        getattr(job, file),
+        [row("vt", 900, 0, "dense", True), row("vt", 900, 1, "window", True) | {field: value}],
+    )
+    with pytest.raises(InputError, match=rf"{file}\.jsonl, row 2: {field} is .*; remove the row"):
+        score(job)
+
+
 def test_of_two_kept_times_the_ones_of_the_last_sitting_count(job):
     """Dense's configuration outlives the rivals' code, and times of two sittings compare nothing."""
     write(job.predictions, rows_of(job, ("vt",), (900,)))

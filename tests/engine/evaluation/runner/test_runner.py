@@ -191,7 +191,7 @@ def test_a_method_that_cannot_be_timed_is_named_and_the_others_are_timed(job, mo
     monkeypatch.setitem(methods.INLINE, "broken", (lambda _: fail, (1.0,)))
     made = job(methods=("broken", "window=128"), tasks=("passkey",), n=1)
     prepare(made, no_progress)
-    timing.measure_times(made, Bench)
+    assert timing.measure_times(made, Bench) == 1
     rows = list(read_lines(made.times))
     assert [(row["method"], row.get("failed")) for row in rows] == [
         ("dense", None), ("broken", "ZeroDivisionError: no blocks"), ("window", None)
@@ -269,6 +269,18 @@ def test_prompts_of_another_seed_or_changed_prompts_are_refused(job):
     path.write_text(path.read_text().replace('"sha256": "', '"sha256": "f'))
     with pytest.raises(InputError, match="from another prompt than the prepared one"):
         score(made)
+
+
+def test_a_method_that_computes_nan_has_failed(job):
+    class Broken(Bench):
+        def answers(self, prompt, chosen, *rest, **more):
+            text, numbers = super().answers(prompt, chosen, *rest, **more)[0]
+            return [(text, {**numbers, "gold_nats": float("nan")})] * len(chosen)
+
+    made = job(methods=("window=128",), tasks=("passkey",), n=1)
+    prepare(made, no_progress)
+    assert predicting.predict(made, Broken) == 2
+    assert {row["failed"] for row in lines(made)} == {"gold_nats came out as NaN or Inf"}
 
 
 def test_a_prompt_longer_than_the_model_is_refused_before_anything_runs(job):

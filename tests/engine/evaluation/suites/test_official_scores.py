@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from routesparse.engine.errors import InputError
@@ -68,6 +69,16 @@ INFINITEBENCH = [
     ("code_debug", "B", ["name", "B"], 0.0),  # a bare letter scores 0, officially too
     ("code_debug", "B. name", ["name", "B"], 1.0),
     ("code_debug", "The correct option is: name", ["name", "B"], 1.0),
+    ("code_debug", "\n B: name", ["name", "B"], 1.0),
+    ("code_debug", " C..correct option is: D ", ["B", "C"], 1.0),
+    ("code_debug", "The answer is:", ["", "B"], 0.0),  # nothing stands behind it
+    ("longbook_choice_eng", "option is", ["", "C"], 0.0),
+    ("longbook_choice_eng", "none of them", "B", 0.0),
+    ("math_calc", "option[[21, 29]]x = 1", [[21, 29]], 1.0),
+    ("math_calc", "[1, 4, 9" + 5_000 * "9", [1, 4, 9], 2 / 3),  # more digits than Python's int reads
+    ("math_find", 5_000 * "1", 1, 0.0),
+    ("math_find", "12.5", ["12.5"], 1.0),
+    ("longbook_qa_eng", "anything", [], 0.0),
     ("code_run", "so it is `-7`.", -7, 1.0),
     ("code_run", "seven", 7, 0.0),
     ("math_calc", "[1, 4, 9]", [1, 4, 8, 2], 0.5),
@@ -95,6 +106,12 @@ LEVAL = [
     ("sci_fi", "True", "True [fact: False]", [0.0, 0.0, 0.0]),
     ("news_summ", "a b c", "a b c", 100.0),
     ("financial_qa", "The profit rose.", "profit fell", 50.0),
+    (
+        "topic_retrieval_longchat",
+        "First:\nthe topic is art.",
+        "Art",
+        [100.0] * 4,
+    ),  # its whole text is searched
 ]
 
 
@@ -102,7 +119,19 @@ LEVAL = [
 def test_l_eval_by_hand(task, prediction, gold, points):
     kind = "rouge" if task == "news_summ" else "f1" if task == "financial_qa" else "exam"
     row = {"query": "", "gt": gold, "prompt": "", "model_pred": prediction, "evaluation": kind}
-    assert leval(task, [row]).score == pytest.approx(points)
+    assert leval(task, [row] * (3 if task.startswith("topic") else 1)).score == pytest.approx(points)
+
+
+def test_l_eval_scores_the_model_that_the_first_row_names_first():
+    rows = [{"gt": "A", "a_pred": "A", "b_pred": "B"}, {"gt": "A", "b_pred": "B", "a_pred": "A"}]
+    assert leval("tpo", [row | {"evaluation": "exam"} for row in rows]).score == 100.0
+
+
+def test_longbench_reads_the_paragraph_in_the_task_s_own_words():
+    row = {"pred": "Paragraph 3", "answers": ["段落4 Paragraph 3"]}
+    assert [
+        longbench_score.score(f"passage_retrieval_{language}", [row]).score for language in ("en", "zh")
+    ] == [100.0, 0.0]
 
 
 def test_l_eval_scores_the_automatic_rows_only():
@@ -117,12 +146,13 @@ def test_l_eval_scores_the_automatic_rows_only():
         ("vt", "it is AB\x00cd", ["ab", "CD", "ef"], 200 / 3),
         ("qa_1", "in Paris", ["London", "paris"], 100.0),
         ("qa_1", "", ["x"], 0.0),
+        ("vt", "\xa0 \x00 ", ["x"], 0.0),
     ],
 )
 def test_ruler_matches_all_or_any(task, pred, gold, value):
     found = SUITES["ruler"].score(task, [{"index": 0, "pred": pred, "outputs": gold}])
     assert found.score == round(value, 2)
-    assert found.parts == {"nulls": int(not pred)}
+    assert found.parts == {"nulls": int(len(pred) < 5)}
 
 
 def test_pg19_divides_sums_over_books():
@@ -143,6 +173,45 @@ def test_the_score_is_printed_for_people_too(run, tmp_path):
     assert (code, out) == (0, "ruler vt: 0.0 (n 1)\n  nulls: 1\n")
 
 
+BOOK = '{"nll": 4, "tokens": 6, "words": 5, "bytes": 9, "last_nll": 1, "last_tokens": 2}'
+# A row of each form, whose gold an empty prediction or the word None would match.
+ROWS = {
+    "ruler vt": {"pred": "", "outputs": ["no"]},
+    "ruler qa_2": {"pred": "", "outputs": ["one", ""]},
+    "stress stress_domains": {"pred": "", "outputs": ["on"]},
+    "stories story_retrieval": {"pred": "", "outputs": [""]},
+    "infinitebench passkey": {"prediction": "", "ground_truth": ""},
+    "longbench lcc": {"pred": "", "answers": [""]},
+    "longbench trec": {"pred": "", "answers": [""], "all_classes": [""]},
+    "leval quality": {"m_pred": "", "gt": "A", "evaluation": "exam"},
+    "leval gsm100": {"m_pred": "", "gt": "none", "evaluation": "exam"},
+    "leval sci_fi": {"m_pred": "", "gt": "<error> [fact: <error>]", "evaluation": "exam"},
+    "leval multidoc_qa": {"m_pred": "", "gt": "None", "evaluation": "f1"},
+    "leval news_summ": {"m_pred": "", "gt": "None", "evaluation": "rouge"},
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_null_prediction_scores_nothing_and_is_counted(run, tmp_path, name):
+    suite, task = name.split()
+    file = tmp_path / "p.jsonl"
+    asked = next(field for field in ROWS[name] if "pred" in field)
+    file.write_text(json.dumps(ROWS[name] | {asked: None}))
+    found = printed(run, suite, task, file)
+    assert (found["n"], found["nulls"]) == (1, 1) and not any(np.ravel(found["score"]))
+
+
+@pytest.mark.parametrize("wrong", [False, 5, ["no"], {"text": "no"}, float("nan")], ids=str)
+@pytest.mark.parametrize("name", ROWS)
+def test_a_prediction_that_is_no_text_is_refused_by_row_and_field(run, tmp_path, name, wrong):
+    suite, task = name.split()
+    file = tmp_path / "p.jsonl"
+    asked = next(field for field in ROWS[name] if "pred" in field)
+    file.write_text(json.dumps(ROWS[name]) + "\n" + json.dumps(ROWS[name] | {asked: wrong}))
+    code, out, err = run("score", suite, task, file)
+    assert (code, out) == (2, "") and f"row 2: {asked} is " in err
+
+
 @pytest.mark.parametrize(
     ("suite", "task", "text", "said"),
     [
@@ -154,8 +223,53 @@ def test_the_score_is_printed_for_people_too(run, tmp_path):
         ("ruler", "vt", "[]", "line 1 is no JSON object"),
         ("ruler", "vt", '{"pred": "x"}', "no field 'outputs'"),
         ("ruler", "vt", '{"pred": "x", "outputs": []}', "at least one gold string"),
-        ("infinitebench", "math_calc", '{"pred": "1", "label": 1}', "is not of the task's kind"),
-        ("longbench", "trec", '{"pred": "x", "answers": ["x"]}', "has no all_classes"),
+        (
+            "ruler",
+            "vt",
+            '{"pred": "x", "outputs": [""' + ", 5" * 9 + "]}",
+            "row 1: outputs[1] is 5, it must be a text",
+        ),
+        ("ruler", "vt", '{"pred": "x", "outputs": "x"}', 'row 1: outputs is "x", it must be a list'),
+        ("ruler", "vt", '{"pred": 1' + 5_000 * "0" + "}", "line 1 is no JSON"),
+        ("ruler", "vt", '{"pred": ' + 100_000 * "[", "line 1 is no JSON"),
+        ("ruler", "vt", '\ufeff{"pred": "x"}', "line 1 is no JSON"),
+        (
+            "ruler",
+            "vt",
+            2 * '{"index": 3, "pred": "x", "outputs": ["x"]}\r\n\n',
+            "row 2: index is 3, as in row 1",
+        ),
+        ("ruler", "vt", '{"index": [], "pred": "x", "outputs": ["x"]}', "row 1: index is []"),
+        ("infinitebench", "math_calc", '{"pred": "1", "label": 1}', "row 1: label is 1, it must be a list"),
+        ("infinitebench", "math_calc", '{"pred": "1", "label": [[]]}', "row 1: label is [[]]"),
+        ("infinitebench", "math_find", '{"pred": "1", "label": "1.5.0"}', 'row 1: label is "1.5.0"'),
+        ("infinitebench", "code_run", '{"pred": "1", "label": true}', "row 1: label is true"),
+        ("infinitebench", "passkey", '{"pred": "1", "label": []}', "row 1: label is []"),
+        ("infinitebench", "passkey", '{"pred": "1", "label": [["1"]]}', 'row 1: label is [["1"]]'),
+        ("infinitebench", "longbook_sum_eng", '{"pred": "1", "label": []}', "row 1: label is []"),
+        ("infinitebench", "longdialogue_qa_eng", '{"pred": "1", "label": "ACE"}', 'row 1: label is "ACE"'),
+        ("infinitebench", "code_debug", '{"pred": "1", "label": ["f"]}', 'row 1: label is ["f"]'),
+        ("longbench", "trec", '{"pred": "x", "answers": ["x"]}', "row 1: no field 'all_classes'"),
+        ("longbench", "trec", '{"pred": "x", "answers": ["x"], "all_classes": null}', "all_classes is null"),
+        ("longbench", "qasper", '{"pred": "x", "answers": [["x"]]}', 'row 1: answers[0] is ["x"]'),
+        ("longbench", "passage_count", '{"pred": "x", "answers": [true]}', "row 1: answers[0] is true"),
+        ("longbench", "passage_retrieval_en", '{"pred": "x", "answers": ["3"]}', "row 1: answers holds '3'"),
+        ("leval", "tpo", '{"gt": " ", "m_pred": "A", "evaluation": "exam"}', "row 1: gt is blank"),
+        (
+            "leval",
+            "gsm100",
+            '{"gt": 7, "m_pred": "7", "evaluation": "exam"}',
+            "row 1: gt is 7, it must be a text",
+        ),
+        ("leval", "tpo", '{"gt": "A", "m_pred": "A", "evaluation": null}', "row 1: evaluation is null"),
+        ("pg19", "test", BOOK.replace("4", '"4"', 1), 'row 1: nll is "4", it must be a finite number'),
+        (
+            "pg19",
+            "test",
+            f"{BOOK}\n{BOOK.replace('5', '0')}",
+            "row 2: words is 0, it must be a finite number above 0",
+        ),
+        ("pg19", "test", BOOK.replace("4", "9e9", 1), "the nats a word are too many"),
         ("leval", "tpo", '{"gt": "A", "evaluation": "exam"}', "no field <model>_pred"),
         ("leval", "tpo", '{"gt": "A", "evaluation": "LLM"}', "no row of tpo has an automatic metric"),
         ("pg19", "test", '{"nll": 1}', "no field 'tokens'"),

@@ -257,6 +257,51 @@ def test_infinitebench_s_own_file_wins_and_long_prompts_lose_their_middle(source
     assert SUITES["infinitebench"].score(found.task, [SUITES["infinitebench"].row(found, "B")]).score == 100
 
 
+FILE_ROW = {"id": 4, "context": "c", "input": "func_1(2)", "options": ["one", "two", "three", "four"]}
+
+
+@pytest.mark.parametrize(
+    ("task", "answer"),
+    [
+        *((task, ["two"]) for task in ("code_debug", "longbook_choice_eng")),
+        ("code_debug", ["two", "B"]),
+        ("math_calc", [[1, 4, 8]]),
+        ("kv_retrieval", ["u-1"]),
+        *((task, [7]) for task in ("code_run", "math_find")),
+        ("longbook_qa_chn", ["胡一刀"]),
+        ("longdialogue_qa_eng", ["ACE"]),
+    ],
+)
+def test_the_reference_answer_of_infinitebench_s_files_scores_full_marks(source, tmp_path, task, answer):
+    rows(tmp_path / "benchmarks" / "infinitebench" / f"{task}.jsonl", FILE_ROW | {"answer": answer})
+    (found,) = examples(Source(tmp_path, source._tokenizer), "infinitebench", task, length=40_000)
+    made = SUITES["infinitebench"].row(found, found.answer)
+    assert SUITES["infinitebench"].score(task, [made]).score == 100
+
+
+@pytest.mark.parametrize(
+    ("suite", "task", "row", "said"),
+    [
+        ("infinitebench", "passkey", FILE_ROW | {"answer": 5}, "row 2: answer is 5, it must be a text"),
+        ("infinitebench", "passkey", FILE_ROW | {"answer": "5", "id": "x"}, 'row 2: id is "x"'),
+        ("infinitebench", "passkey", FILE_ROW | {"answer": "5", "context": None}, "row 2: context is null"),
+        ("infinitebench", "passkey", FILE_ROW | {"answer": "5", "input": ["?"]}, "row 2: input is"),
+        ("infinitebench", "code_debug", FILE_ROW | {"answer": ["five"]}, "row 2: answer is"),
+        ("infinitebench", "code_debug", {"id": 1, "input": "", "context": "", "answer": ["five"]}, "row 2: "),
+        ("longbench", "qasper", {"context": "c", "answers": []}, r"row 2: answers is \[\]"),
+        ("longbench", "qasper", {"context": 5, "answers": ["x"]}, "row 2: context is 5"),
+        ("leval", "tpo", {"input": "d", "instructions": ["?"], "outputs": [5]}, r"row 2: outputs\[0\] is 5"),
+        ("leval", "tpo", {"input": None, "instructions": ["?"], "outputs": ["A"]}, "row 2: input is null"),
+        ("leval", "tpo", {"input": "d", "instructions": "?", "outputs": ["A"]}, "row 2: instructions is"),
+    ],
+)
+def test_a_row_of_a_benchmark_s_file_is_refused_by_its_field(source, tmp_path, suite, task, row, said):
+    good = FILE_ROW | {"answer": ["two"], "answers": ["x"], "instructions": [], "outputs": []}
+    rows(tmp_path / "benchmarks" / suite / f"{task}.jsonl", good, row)
+    with pytest.raises(InputError, match=said):
+        examples(Source(tmp_path, source._tokenizer), suite, task, length=40_000)
+
+
 def test_longbench_reads_its_format(source, tmp_path):
     row = {
         "input": "Who?",
