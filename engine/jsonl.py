@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from routesparse.engine.errors import InputError, PromptError, shortened
+from routesparse.engine.plain_files import few_values
 from routesparse.engine.prompts import PromptText, clean_label, decode_prompt, read_prompt
 from routesparse.engine.schema import no_field_twice
 
@@ -78,6 +79,8 @@ def read_rows(text: str) -> tuple[list[Row], list[str]]:
                 found.append(_row(value, number))
         except PromptError as error:
             wrong.append(str(error))
+        except RecursionError:  # what JSON's reader takes may be too deep for the search for texts
+            wrong.append(f"line {number} is nested too deeply; name its text prompt")
     if not found:
         raise PromptError(
             wrong[0] if wrong else "the file has no line with a prompt; pass one JSON object a line"
@@ -111,7 +114,7 @@ def read_one(path: Path, number: int | None, chat: Chat) -> tuple[PromptText, li
 
 def _object(line: str, number: int) -> dict[str, Any]:
     try:
-        value = json.loads(line, object_pairs_hook=no_field_twice)
+        value = json.loads(few_values(line), object_pairs_hook=no_field_twice)
     except (ValueError, RecursionError) as error:
         why = shortened(error)
         raise PromptError(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from routesparse.engine.schema import from_json
 
-MOST_VALUES = 1 << 19  # of a JSON file; the largest that ships has 16,000
+MOST_VALUES = 1 << 19  # of a JSON file, or of one line of values; the largest that ships has 16,000
+_TEXTS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _GROWN_BYTES = 1 << 20  # read at once of what a file grew by since it was opened
 
 
@@ -73,7 +75,15 @@ def read_bounded(path: str | Path, most_bytes: int, *, follow_links: bool = True
 
 def read_json(path: Path, most_bytes: int) -> Any:
     """The value of a JSON file. Errors: OSError, ValueError for too many values, those of ``schema.from_json``."""
-    text = read_bounded(path, most_bytes).decode("utf-8")
-    if sum(map(text.count, ",[{")) > MOST_VALUES:  # three bytes may be an empty list, which takes 64
+    return from_json(few_values(read_bounded(path, most_bytes).decode("utf-8")))
+
+
+def few_values(text: str) -> str:
+    """JSON text itself. Errors: ValueError for more than MOST_VALUES values: an empty list takes 64 bytes for three."""
+    if _marks(text) > MOST_VALUES and _marks(_TEXTS.sub("", text)) > MOST_VALUES:
         raise ValueError(f"it holds more than {MOST_VALUES:,} values")
-    return from_json(text)
+    return text
+
+
+def _marks(text: str) -> int:
+    return sum(map(text.count, ",[{"))

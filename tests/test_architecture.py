@@ -66,6 +66,7 @@ GROUND = {
     "engine": {
         "__init__",
         "analyze",
+        "bounded_process",
         "certificate_rows",
         "config",
         "deep_check",

@@ -37,7 +37,7 @@ import torch
 from routesparse.engine.baselines.pieces import MOST_LOGITS, last_row_sums, ranks, tiles_of_offsets
 from routesparse.engine.baselines.rule import Selection, View, token_means
 from routesparse.engine.errors import ConfigError, shortened
-from routesparse.engine.plain_files import read_bounded
+from routesparse.engine.plain_files import few_values, read_bounded
 from routesparse.engine.seeds import stable_seed
 
 PATTERNS = ("vertical_and_slash", "stream_llm")
@@ -188,7 +188,7 @@ def _winner(masses: Sequence[float]) -> HeadBudget:
 def heads_from_json(path: Path) -> Heads:
     """Budgets of a file in the authors' format. Raises ConfigError where it is none."""
     try:
-        layers = json.loads(read_bounded(path, MAX_BYTES).decode("utf-8"))
+        layers = json.loads(few_values(read_bounded(path, MAX_BYTES).decode("utf-8")))
         if not isinstance(layers, list):
             raise ValueError(f"it is one {type(layers).__name__}, not a list")
         return tuple(_layer(layer) for layer in layers)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 
 from routesparse.engine.errors import PromptError
+from routesparse.engine.plain_files import few_values
 from routesparse.engine.prompts import MAX_FILE_BYTES, PromptText, clean_label, decode_prompt
 from routesparse.engine.schema import from_json
 
@@ -31,7 +32,7 @@ def unpack(content: bytes) -> list[PromptText]:
     """
     try:
         lines = content.decode().split("\n")
-        values = [from_json(line) for line in lines if line]
+        values = [from_json(few_values(line)) for line in lines if line]
         texts = [(str(value["name"]), str(value["text"])) for value in values]
     except (ValueError, KeyError, TypeError) as error:
         raise PromptError(

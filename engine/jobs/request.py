@@ -26,6 +26,7 @@ from routesparse.engine.config import (
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.jobs.job import Kind
 from routesparse.engine.models.rope import RopeScaling
+from routesparse.engine.plain_files import few_values
 from routesparse.engine.prompts import MAX_LABEL, check_domain, clean_label, decode_prompt
 from routesparse.engine.schema import Line, Real, Text, from_json
 
@@ -62,7 +63,7 @@ class Request:
     def from_json(cls, text: str) -> Self:
         """The inverse of to_json. Errors: ConfigError, such as for a request of a newer version or another kind."""
         try:
-            values = from_json(text)
+            values = from_json(few_values(text))
         except (ValueError, TypeError) as error:
             raise ConfigError(
                 f"the job's request is no JSON ({type(error).__name__}); submit it again"

@@ -20,9 +20,9 @@ from routesparse.engine import paths
 from routesparse.engine.errors import ModelError, shortened
 from routesparse.engine.models import tokenizer_process
 from routesparse.engine.models.rope import check_own as check_own_rope
-from routesparse.engine.plain_files import read_bounded
+from routesparse.engine.plain_files import read_bounded, read_json
 from routesparse.engine.runtime.refusals import check_family_name
-from routesparse.engine.schema import FieldError, Whole, checked, from_json, in_file
+from routesparse.engine.schema import FieldError, Whole, checked, in_file
 
 DEMO = "demo"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -37,7 +37,6 @@ HUB_FILES = [
 _MOST_CONFIG_BYTES = 1 << 20
 _MOST_INDEX_BYTES = 1 << 24  # that of 100,000 weights
 _MOST_HEADER_BYTES = 1 << 25  # of a safetensors file
-_MOST_OBJECTS = 1_000  # of an index, which needs three: a million would take a hundred times its bytes
 _PACKED = {"U8": 2, "I8": 2, "I32": 8}  # numbers that one of a type may hold: some have four bits
 _SAMPLES = 16
 _SAMPLE_BYTES = 4096
@@ -168,7 +167,8 @@ def check_folder(folder: Path) -> dict[str, Any]:
     family_of(config)
     check_config(config, folder.name)
     check_tokenizer(folder, config["vocab_size"])
-    if config["num_hidden_layers"] > (tensors := check_weights(folder).tensors):
+    tensors, _ = check_weights(folder)
+    if config["num_hidden_layers"] > tensors:
         raise ModelError(
             f"{folder.name}/config.json has {config['num_hidden_layers']:,} layers, but the weights are {tensors:,} "
             "tensors; use files that belong together"
@@ -194,13 +194,9 @@ def family_of(config: dict[str, Any]) -> str:
 
 
 def check_config(config: dict[str, Any], name: str) -> None:
-    """Its sizes, what they say together, and its rotary positions. Errors: ModelError."""
+    """Its sizes and rotary positions. Errors: ModelError."""
     try:
-        shape = checked(_Shape, config)
-        if shape.head_dim is None and shape.hidden_size % shape.num_attention_heads:
-            raise FieldError(
-                "hidden_size", shape.hidden_size, f"a multiple of the {shape.num_attention_heads} heads"
-            )
+        checked(_Shape, config)
         check_own_rope(config)
     except FieldError as error:
         raise ModelError(f"{name}/config.json can't be read ({first_line(error)}); restore it") from None
@@ -232,18 +228,10 @@ def check_vocabulary(name: str, largest_id: int, embedded: int | None) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Weights:
-    """What the files of a model hold, from their headers."""
-
-    tensors: int
-    numbers: int
-
-
-def check_weights(folder: Path) -> Weights:
-    """Read the headers of the safetensors files. Errors: ModelError for missing or cut ones."""
-    found = [_check_weights(file) for file in weight_files(folder)]
-    return Weights(sum(one.tensors for one in found), sum(one.numbers for one in found))
+def check_weights(folder: Path) -> tuple[int, int]:
+    """How many tensors and numbers the headers of its files say. Errors: ModelError for missing or cut ones."""
+    numbers = [number for file in weight_files(folder) for number in _numbers(file)]
+    return len(numbers), sum(numbers)
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -313,12 +301,8 @@ def _from_hub(name: str) -> Path:
 
 
 def _read_json(folder: Path, name: str, most_bytes: int) -> Any:
-    file = folder / name
     try:
-        content = read_bounded(file, most_bytes)
-        if most_bytes > _MOST_CONFIG_BYTES and content.count(b"{") + content.count(b"[") > _MOST_OBJECTS:
-            raise ValueError
-        return from_json(content.decode("utf-8"))
+        return read_json(folder / name, most_bytes)
     except FileNotFoundError:
         raise ModelError(
             f"model folder {folder.name!r} has no {name}; pass a folder with a saved model"
@@ -329,7 +313,8 @@ def _read_json(folder: Path, name: str, most_bytes: int) -> Any:
         raise ModelError(f"{folder.name}/{name} is not readable JSON; download the model again") from error
 
 
-def _check_weights(file: Path) -> Weights:
+def _numbers(file: Path) -> list[int]:
+    """How many numbers each tensor of a file has. Errors: ModelError for a file that is cut."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -337,19 +322,18 @@ def _check_weights(file: Path) -> Weights:
             _header_bytes(file, handle.read(8))
         with safe_open(file, framework="numpy") as tensors:
             parts = [tensors.get_slice(name) for name in tensors.keys()]  # noqa: SIM118
-            numbers = [math.prod(part.get_shape()) * _PACKED.get(part.get_dtype(), 1) for part in parts]
+            return [math.prod(part.get_shape()) * _PACKED.get(part.get_dtype(), 1) for part in parts]
     except (SafetensorError, OSError) as error:
         raise ModelError(
             f"{file.parent.name}/{file.name} is corrupt ({first_line(error)}); download the model again"
         ) from error
-    return Weights(len(parts), sum(numbers))
 
 
 def _header_bytes(file: Path, first: bytes) -> int:
     """The length of a header, from the file's first eight bytes. Errors: ModelError for one that can't be."""
     found = int.from_bytes(first, "little")
-    if found > file.stat().st_size - 8 or found > _MOST_HEADER_BYTES:
-        why = "longer than any" if found <= file.stat().st_size - 8 else "the file is shorter than its header"
+    if found > min(file.stat().st_size - 8, _MOST_HEADER_BYTES):
+        why = f"shorter than its header, or that longer than {_MOST_HEADER_BYTES >> 20} MB"
         raise ModelError(f"{file.parent.name}/{file.name} is corrupt ({why}); download the model again")
     return found
 

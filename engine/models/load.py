@@ -33,6 +33,7 @@ from routesparse.engine.models.token_text import text_of
 from routesparse.engine.prompts import Prompt, PromptText, is_panic, refuse_too_long, tokenize, tokenizing
 from routesparse.engine.runtime.refusals import check_family
 
+_LOCAL: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
 _SMALL_MODEL = 1_000_000  # weights: what is missing of one is named
 
 
@@ -61,12 +62,9 @@ class LoadedModel:
 
     def tokenize(self, prompt: PromptText) -> Prompt:
         """As ``prompts.tokenize``, after another process has tried. Errors: PromptError, ModelError."""
-        folder = Path(self.tokenizer.name_or_path)
+        folder, what = Path(self.tokenizer.name_or_path), f"prompt {prompt.name!r}"
         refuse_too_long(
-            f"prompt {prompt.name!r}",
-            prompt.text,
-            self.max_tokens,
-            lambda piece: tokenizer_process.count(folder, piece)[0],
+            what, prompt.text, self.max_tokens, lambda part: tokenizer_process.count(folder, part)[0]
         )
         self.check_text(prompt)
         return tokenize(prompt, self.tokenizer, self.max_tokens)
@@ -146,7 +144,7 @@ def fast_tokenizer(folder: Path) -> Any:
     """As transformers makes it. Errors: whatever transformers raises."""
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    return AutoTokenizer.from_pretrained(folder, **_LOCAL)
 
 
 def _tokenizer(folder: Path, name: str, vocabulary: int) -> Any:
@@ -221,7 +219,7 @@ def _config_of(folder: Path, name: str) -> Any:
 
     with _loading(name):
         try:
-            return AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+            return AutoConfig.from_pretrained(folder, **_LOCAL)
         except StrictDataclassError as error:
             raise ModelError(
                 f"{name}/config.json is wrong: {first_line(error.__cause__ or error)}"
@@ -256,13 +254,7 @@ def _load(folder: Path, name: str, device: str, rope: RopeScaling | None) -> Loa
         _check_size(config, folder, name)
         tokenizer = _tokenizer(folder, name, config.vocab_size)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            folder,
-            config=config,
-            dtype=dtype,
-            use_safetensors=True,
-            output_loading_info=True,
-            trust_remote_code=False,
-            local_files_only=True,
+            folder, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True, **_LOCAL
         )
     model, report = loaded
     absent = sorted(report["missing_keys"])
@@ -301,7 +293,7 @@ def _check_size(config: Any, folder: Path, name: str) -> None:
 
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(copy.deepcopy(config))
-    wanted, stored = sum(one.numel() for one in model.parameters()), check_weights(folder).numbers
+    wanted, (_, stored) = sum(one.numel() for one in model.parameters()), check_weights(folder)
     if wanted > 2 * stored + _SMALL_MODEL:
         raise ModelError(
             f"{name}/config.json describes {wanted:,} weights, its files hold {stored:,}; "

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +21,6 @@ from routesparse.engine.models.files import (
     resolve,
 )
 from routesparse.engine.models.rope import RopeScaling
-from routesparse.engine.plain_files import state_of
 from routesparse.engine.prompts import LIKELY_CHARACTERS, PromptText, refuse_too_long
 
 _FLOAT32_BYTES = 4
@@ -148,13 +146,7 @@ def _tokens(model: str, what: str, text: str, max_tokens: int) -> int:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    """config.json, read again when it has changed. Errors: ModelError."""
-    return _read(folder, state_of(folder / "config.json"))
-
-
-@lru_cache(maxsize=8)
-def _read(folder: Path, state: tuple[Any, ...] | None) -> dict[str, Any]:
-    """state is part of the key."""
+    """Errors: ModelError."""
     config = read_config(folder)
     check_config(config, folder.name)
     return config

@@ -1,8 +1,8 @@
 """Counts and cuts texts by a model's tokenizer.json, as the process that tokenizer_process.py starts and talks to.
 
 A tokenizer's file holds expressions, tables and rules that can run for hours, fill the memory or end the process. So
-each request has bounds of processor time and memory, and whatever happens here is a line of JSON, or the end of this
-process alone. It ends with its parent too: its input does.
+each question has bounds of processor time and memory, and whatever happens here is an answer, or the end of this
+process alone.
 
 transformers may build another tokenizer than the file says: for some families it has rules of its own, and
 tokenizer_config.json adds tokens. Only a folder of which neither is true is read without it, because loading it takes
@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import resource
-import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from routesparse.engine.bounded_process import limit, serve
 from routesparse.engine.plain_files import read_bounded, state_of
 from routesparse.engine.prompts import LIKELY_CHARACTERS, first_missing
 
@@ -46,14 +45,14 @@ class Tokens:
     """A tokenizer without truncation and padding, and the model's first token."""
 
     def __init__(self, tokenizer: Any, first: int | None) -> None:
-        self._tokenizer, self._first = tokenizer, first
+        self._encoded, self._first = partial(tokenizer.encode, add_special_tokens=False), first
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self.largest_id = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
 
     def count(self, text: str) -> tuple[int, int, int]:
         """Tokens of a text by itself, and with the model's first token in front; the largest id of any text."""
-        ids = self._ids(text).ids
+        ids = self._encoded(text).ids
         return len(ids), len(ids) + first_missing(ids, self._first), self.largest_id
 
     def part(self, text: str, tokens: int, side: str) -> str:
@@ -61,7 +60,7 @@ class Tokens:
         characters = LIKELY_CHARACTERS * tokens
         while True:
             window = text[:characters] if side == "first" else text[max(0, len(text) - characters) :]
-            offsets = self._ids(window).offsets
+            offsets = self._encoded(window).offsets
             # A word that the window cuts may count for more tokens than it has.
             if len(offsets) > tokens + 1 or len(window) == len(text):
                 break
@@ -73,9 +72,6 @@ class Tokens:
             if self.count(part)[1] <= tokens:
                 break
         return part
-
-    def _ids(self, text: str) -> Any:
-        return self._tokenizer.encode(text, add_special_tokens=False)
 
 
 def _file_alone(folder: Path) -> Any:
@@ -97,21 +93,16 @@ def _file_alone(folder: Path) -> Any:
         raise ValueError(
             f"it draws tokens at random (dropout {tokenizer.model.dropout}); set dropout to null"
         )
-    growth = math.prod(_growths(json.loads(tokenizer.decoder.__getstate__()))) if tokenizer.decoder else 1
+    contents: list[str] = []  # that steps of the decoder put in place of a character or more
+    if tokenizer.decoder:
+        json.loads(
+            tokenizer.decoder.__getstate__(),
+            object_hook=lambda step: contents.append(step.get("content", "")),
+        )
+    growth = math.prod(len(content) for content in contents if content)
     if growth > _MOST_GROWTH:
         raise ValueError(f"its decoder makes a text {growth:,} times as long; use the model's own")
     return tokenizer
-
-
-def _growths(decoder: Any) -> Iterator[int]:
-    """How many times each step of a decoder may lengthen a text."""
-    if isinstance(decoder, dict):
-        if decoder.get("type") == "Replace":
-            yield max(1, len(decoder["content"]))
-        decoder = list(decoder.values())
-    if isinstance(decoder, list):
-        for part in decoder:
-            yield from _growths(part)
 
 
 def _as_analysed(folder: Path) -> Tokens:
@@ -138,7 +129,7 @@ def _as_analysed(folder: Path) -> Tokens:
 
 
 def _by_transformers(folder: Path) -> Any:
-    _limit_time(_TRANSFORMERS_S)
+    limit(_TRANSFORMERS_S)
     from routesparse.engine.models.load import fast_tokenizer
 
     return fast_tokenizer(folder)
@@ -157,60 +148,32 @@ def _chat(folder: Path, text: str) -> tuple[bool, str]:
         return False, " ".join(str(error).split())[:300]
 
 
-class _Server:
-    """The tokenizer that was asked for last is kept, until a file of its folder changes."""
-
-    def __init__(self) -> None:
-        self._key: object = None
-        self._alone = False  # whether it is the file's, whatever transformers would make of it
-        self._tokens: Tokens | None = None
-
-    def answer(self, name: str, what: str, values: list[Any]) -> Any:
-        folder = Path(name)
-        if what == "chat":
-            return _chat(folder, *values)
-        key = (name, *(state_of(folder / file) for file in (_CONFIG, _TOKENIZER, _MODEL, *_OTHERS)))
-        alone = what == "check"
-        if self._tokens is None or key != self._key or self._alone > alone:
-            self._tokens = None  # before loading: two may not fit
-            self._tokens = Tokens(_file_alone(folder), None) if alone else _as_analysed(folder)
-            self._key, self._alone = key, alone
-        if what == "part":
-            return self._tokens.part(*values)
-        return self._tokens.count(*values)
+def _answer(content: bytes, name: str, what: str, *values: Any) -> Iterator[bytes]:
+    folder, text = Path(name), content.decode("utf-8", "surrogatepass")
+    if what == "chat":
+        found: Any = _chat(folder, text)
+    else:
+        tokens = _tokens(folder, alone=what == "check")
+        found = tokens.part(text, *values) if what == "part" else tokens.count(text)
+    yield json.dumps(found).encode()
 
 
-def _limit(kind: int, most: int) -> None:
-    _, hard = resource.getrlimit(kind)
-    resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+def _tokens(folder: Path, *, alone: bool) -> Tokens:
+    """Those asked for last are kept until a file changes. alone: by the file, whatever transformers makes of it."""
+    states = tuple(state_of(folder / file) for file in (_CONFIG, _TOKENIZER, _MODEL, *_OTHERS))
+    key = folder, states, alone and (folder, states, False) not in _kept
+    if key not in _kept:
+        _kept.clear()  # before loading: two may not fit
+        _kept[key] = Tokens(_file_alone(folder), None) if alone else _as_analysed(folder)
+    return _kept[key]
 
 
-def _limit_time(seconds: float) -> None:
-    """From now on."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    _limit(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime + seconds))
+def _told(error: BaseException) -> str:
+    told = getattr(error, "strerror", None) or str(error) or "it asked for too much"
+    return f"{type(error).__name__}: {told}"[:500]
 
 
-def main() -> None:
-    """Answer lines of [folder, what, values, seconds, bytes] until the input ends."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever a library prints
-    _limit(resource.RLIMIT_CORE, 0)
-    server = _Server()
-    for line in sys.stdin.buffer:
-        folder, what, values, seconds, memory_bytes = json.loads(line)
-        _limit_time(seconds)
-        # Of data, not of addresses: libraries for a GPU map gigabytes that they never take.
-        _limit(resource.RLIMIT_DATA, memory_bytes)
-        try:
-            answer = [True, server.answer(folder, what, values)]
-        # The boundary of this process, where a panic of Rust code is no Exception.
-        except BaseException as error:  # noqa: BLE001
-            told = getattr(error, "strerror", None) or str(error) or "it asked for too much"
-            answer = [False, f"{type(error).__name__}: {told}"[:500]]
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
-
+_kept: dict[object, Tokens] = {}
 
 if __name__ == "__main__":
-    main()
+    serve(_answer, _told)

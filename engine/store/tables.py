@@ -128,15 +128,21 @@ def to_arrow(table: str, rows: Iterable[Any]) -> pa.Table:
     return result.sort_by(keys) if keys and len(rows) > 1 else result
 
 
+def names_of_today(table: str, names: Iterable[str]) -> list[str]:
+    """The columns of a table of any schema version under today's names."""
+    renamed = RENAMED.get(table, {})
+    return [renamed.get(name, name) for name in names]
+
+
 def as_of_today(table: str, data: pa.Table) -> pa.Table:
     """A table of any schema version under today's column names.
 
     What was written before an optional column existed did not measure it: NULL.
     """
-    names = RENAMED.get(table, {})
-    data = data.rename_columns([names.get(name, name) for name in data.column_names])
+    names = names_of_today(table, data.column_names)
+    data = data.rename_columns(names)
     for field in arrow_schema(table):
-        if field.nullable and field.name not in data.schema.names:
+        if field.nullable and field.name not in names:
             data = data.append_column(field, pa.nulls(data.num_rows, field.type))
     return data
 

@@ -52,6 +52,8 @@ def test_one_line_says_what_was_taken_and_what_was_left():
         ('{"text": "a", "text": "b"}', "'text' stands twice"),
         ('{"dialogue": "a"}', "no text under prompt or text, .*only dialogue"),
         ('{"messages": [{"role": "user"}]}', 'message 1 needs "role" and "content"'),
+        ('{"text": "a", "context": ' + "[" * 600 + "]" * 600 + "}", "nested too deeply"),
+        ('{"text": "a", "x": [' + "[]," * 600_000 + "0]}", "more than 524,288 values"),
         ('{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', "images"),
         ('{"messages": [{"role": "user", "content": "x"}]}', "chat template"),
     ],

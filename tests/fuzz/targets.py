@@ -15,7 +15,7 @@ from pathlib import Path
 # The tests load this file by its path: its neighbours are found through the search path.
 sys.path.append(str(Path(__file__).parent))
 
-from fuzzed import asked, bundles, measured, models, read_back
+from fuzzed import asked, bundles, judged, measured, models, read_back
 from fuzzed.sandbox import Escape, Sandbox
 from fuzzed.target import Target
 
@@ -23,6 +23,6 @@ __all__ = ["TARGETS", "Escape", "Sandbox", "Target"]
 
 TARGETS: dict[str, Target] = {
     name: target
-    for family in (asked, measured, bundles, read_back, models)
+    for family in (asked, judged, measured, bundles, read_back, models)
     for name, target in family.TARGETS.items()
 }

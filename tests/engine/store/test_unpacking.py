@@ -26,10 +26,24 @@ def taken(path):
         bundle.verify_bundle(Path(path))
     except BundleError as error:
         print(error)
-    bundle.unpacking._child.end()
+    bundle.unpacking._process.end()
     return sum(resource.getrusage(of).ru_maxrss << 10 for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 print(-taken(sys.argv[1]) + taken(sys.argv[2]))
+"""
+
+# A fork reads as often as it is told and ends, then its parent reads on.
+FORKED = """
+import os, sys
+from pathlib import Path
+from routesparse.engine.store import bundle
+
+bundle.verify_bundle(Path(sys.argv[1]))
+forked = os.fork()
+status = os.waitpid(forked, 0)[1] if forked else 0
+for _ in range(1 if forked else int(sys.argv[2])):
+    bundle.verify_bundle(Path(sys.argv[1]))
+sys.exit(status)
 """
 
 
@@ -83,3 +97,12 @@ def test_a_small_file_that_stands_for_gigabytes_is_refused_within_a_bound(small,
     refused, taken = subprocess.check_output(command, text=True).splitlines()
     assert "fallback_event.parquet" in refused
     assert int(taken) < unpacking.CHILD_BYTES
+
+
+@pytest.mark.parametrize("reads", [0, 2])
+def test_a_fork_leaves_its_parents_process_alone(small, tmp_path, reads):
+    """The end of a fork used to wait for the process of its parent."""
+    good = bundle.write_bundle(small, tmp_path)
+    command = [sys.executable, "-W", "error", "-c", FORKED, str(good), str(reads)]
+    done = subprocess.run(command, stderr=subprocess.PIPE, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")

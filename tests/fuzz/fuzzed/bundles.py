@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+from fuzzed import swollen
 from fuzzed.samples import tests_module
 from fuzzed.target import SEEDS, Target, bytes_like, json_bytes, scrambled, written
 from hypothesis import strategies as st
@@ -22,7 +22,7 @@ from routesparse.engine import errors
 from routesparse.engine.certificate_rows import CertificateRecord
 from routesparse.engine.cli import bundles as cli_bundles
 from routesparse.engine.export import report_certificate
-from routesparse.engine.fields import FieldError
+from routesparse.engine.schema import FieldError
 from routesparse.engine.store import bundle, certificate_ranges, run_checks, tables, thumbnail
 
 _MADE = tests_module("store/factory.py")
@@ -37,9 +37,15 @@ def _zip(content: bytes, folder: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {"x.zip", "scratch"}
 
 
-def _table(case: tuple[str, bytes], folder: Path) -> None:
+def _manifested(file: Path) -> None:
+    """What is accepted holds no field that a bundle has not."""
+    assert set(bundle.verify_bundle(file.parent).values) <= set(_MANIFEST)
+
+
+def _table(case: tuple[str, str, bytes], folder: Path) -> None:
     """One table of a bundle in other bytes; where it can be read, the whole bundle too, its checksum mended."""
-    name, content = case
+    table, _, content = case
+    name = f"{table}.parquet"
     file, manifest_file = folder / "run" / name, folder / "run" / bundle.MANIFEST
     kept, manifest = file.read_bytes(), manifest_file.read_text()
     values = json.loads(manifest)
@@ -118,15 +124,22 @@ def _any_value(name: str, column: str) -> st.SearchStrategy[tuple[str, str, Any,
 
 @cache
 def _parquet(name: str) -> bytes:
-    buffer = io.BytesIO()
-    pq.write_table(_tables("run")[name], buffer, compression="zstd")
-    return buffer.getvalue()
+    return swollen.written(_tables("run")[name])
+
+
+def _stretched(content: bytes, seed: int) -> bytes:
+    """Scrambled; half of them in the footer alone, which says what a reader has to take."""
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    return scrambled(content, seed) if seed % 2 else content[:footer] + scrambled(content[footer:], seed)
+
+
+_swollen = cache(lambda name, kind: swollen.swollen(_tables("run")[name], *kind))
 
 
 def _manifest() -> Any:
     """The manifest of the bundle that the target's folder holds: an edit that harms nothing is accepted."""
     with tempfile.TemporaryDirectory() as folder:
-        return json.loads((bundle.write_bundle(SMALL, Path(folder)) / bundle.MANIFEST).read_text())
+        return json.loads((bundle.write_bundle(CERTIFICATE, Path(folder)) / bundle.MANIFEST).read_text())
 
 
 def _zipped() -> bytes:
@@ -146,14 +159,22 @@ _CERTIFIED = [
 TARGETS: dict[str, Target] = {
     "manifest": Target(
         json_bytes(_MANIFEST),
-        written(f"run/{bundle.MANIFEST}", lambda file: bundle.verify_bundle(file.parent)),
+        written(f"certificate/{bundle.MANIFEST}", _manifested),
         (errors.BundleError,),
-        lambda folder: bundle.write_bundle(SMALL, folder),
+        lambda folder: bundle.write_bundle(CERTIFICATE, folder),
     ),
     "archive": Target(bytes_like(_zipped()), _zip, (errors.BundleError,)),
     "parquet": Target(
-        st.tuples(st.sampled_from(sorted(tables.TABLES)), SEEDS).map(
-            lambda case: (f"{case[0]}.parquet", scrambled(_parquet(case[0]), case[1]))
+        st.integers(0, 999).flatmap(
+            lambda n: (
+                st.tuples(st.sampled_from(sorted(tables.TABLES)), st.just("changed"), SEEDS).map(
+                    lambda case: (*case[:2], _stretched(_parquet(case[0]), case[2]))
+                )
+                if n
+                else st.tuples(
+                    st.sampled_from(["prompt", "fallback_event"]), st.sampled_from(swollen.KINDS)
+                ).map(lambda case: (*case, _swollen(*case)))
+            )
         ),
         _table,
         (errors.BundleError,),

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
 import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from fuzzed.target import Target, json_bytes, tensors_like
+import transformers
+from fuzzed.target import SEEDS, Content, Target, json_bytes, tensors_like
+from fuzzed.tokenizers import TEXTS, TOKENIZER, tokenizer_like
+from hypothesis import strategies as st
 
 from routesparse.engine import errors, paths
 from routesparse.engine.demo_model import adapter
 from routesparse.engine.models import files as model_files
 from routesparse.engine.models import token_count
+from routesparse.engine.models.load import load_model, shape_of
+from routesparse.engine.prompts import decode_prompt
 
 
-def _model(name: str) -> Callable[[bytes, Path], object]:
-    def run(content: bytes, folder: Path) -> None:
-        (folder / name).write_bytes(content)
-        token_count._read.cache_clear()
-        refused = []
-        for parse in (model_files.check_folder, model_files.revision_of, token_count._files):
-            try:
-                parse(folder)
-            except errors.ModelError as error:
-                refused.append(error)
-        if refused:
-            raise refused[0]
+def _model(name: str) -> Callable[[Content, Path], object]:
+    """What the pages ask of a model's folder: what it is, which one, and what a prompt takes."""
+
+    def run(content: Content, folder: Path) -> None:
+        (folder / name).write_bytes(bytes(content))
+        config = model_files.check_folder(folder)
+        model_files.revision_of(folder)
+        size = token_count.size_of(str(folder), 1_000)
+        assert size.tokens == 1_000 and size.layers == config["num_hidden_layers"]
+        assert 0 < size.activation_bytes < 1 << 62 and shape_of(str(folder)).head_dim == size.head_dim
 
     return run
 
@@ -37,13 +42,61 @@ def _copy_model(folder: Path) -> None:
     """A folder with the bundled model's small files and weights of a few bytes."""
     for name in ("config.json", "tokenizer_config.json"):
         shutil.copy(paths.DATA / "models" / "demo" / name, folder / name)
-    (folder / "tokenizer.json").write_bytes(TOKENIZER)
+    (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
     (folder / "model.safetensors").write_bytes(WEIGHTS)
+    shape_of(str(folder))  # its library comes with the first
 
 
-def _adapter(name: str) -> Callable[[bytes, Path], object]:
-    def run(content: bytes, folder: Path) -> None:
-        (folder / "adapter" / name).write_bytes(content)
+def _counted(case: tuple[Content, str], folder: Path) -> None:
+    """Pages count and cut a text by a tokenizer: a part has as many tokens as asked for, or fewer.
+
+    Where one character becomes many tokens, the part is that character.
+    """
+    tokenizer, text = case
+    (folder / "tokenizer.json").write_bytes(bytes(tokenizer))
+    model = str(folder)
+    tokens = token_count.prompt_size(model, text).tokens
+    assert tokens < 1 or token_count.holds(model, text, tokens)
+    for side in ("first", "last"):
+        part = token_count.part_of(model, text, 5, side)
+        assert text.startswith(part) if side == "first" else text.endswith(part)
+        assert len(part) <= 2 or part == text or token_count.prompt_size(model, part).tokens <= 5
+
+
+def _loaded(case: tuple[str, Content, str], folder: Path) -> None:
+    """A worker loads what the pages have accepted, and reads as many tokens as they count."""
+    name, content, text = case
+    kept = (folder / name).read_bytes()
+    try:
+        (folder / name).write_bytes(bytes(content))
+        model = load_model(str(folder), device="cpu")
+        prompt = model.tokenize(decode_prompt(text.encode(), "x"))
+        assert token_count.prompt_size(str(folder), text).tokens == prompt.tokens
+        assert max(prompt.token_ids) < model.model.config.vocab_size
+        model.text_of(list(prompt.token_ids))
+    finally:
+        (folder / name).write_bytes(kept)
+
+
+def _save_tokenizer(folder: Path) -> None:
+    """What pages count with; without a first token, so that no other library has a say."""
+    _save_model(folder)
+    (folder / "tokenizer_config.json").write_text(json.dumps(SETTINGS | {"bos_token": None}))
+
+
+def _save_model(folder: Path) -> None:
+    """A model of one layer, loaded once: its library comes with the first."""
+    config = transformers.LlamaConfig(**SMALL)
+    with contextlib.redirect_stdout(io.StringIO()):
+        transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
+    (folder / "tokenizer_config.json").write_text(json.dumps(SETTINGS))
+    load_model(str(folder), device="cpu").tokenize(decode_prompt(b"a b", "x"))
+
+
+def _adapter(name: str) -> Callable[[Content, Path], object]:
+    def run(content: Content, folder: Path) -> None:
+        (folder / "adapter" / name).write_bytes(bytes(content))
         adapter.merge(folder, folder / "adapter", folder / "merged")
 
     return run
@@ -68,9 +121,9 @@ def _safetensors(**shapes: list[int]) -> bytes:
     return len(text).to_bytes(8, "little") + text + bytes(at)
 
 
-WEIGHTS = _safetensors(w=[64])
+WEIGHTS = _safetensors(**{f"w{place}": [4] for place in range(8)})
 _PROJECTION = "model.layers.0.self_attn.q_proj"
-PROJECTION = _safetensors(**{f"{_PROJECTION}.weight": [32, 16]})
+PROJECTION = _safetensors(**{f"{_PROJECTION}.weight": [32, 16], **{f"w{place}": [4] for place in range(8)}})
 FACTORS = _safetensors(
     **{
         f"base_model.model.{_PROJECTION}.lora_A.weight": [8, 16],
@@ -84,14 +137,31 @@ ADAPTER = {
     "target_modules": list(adapter.PROJECTIONS),
     adapter.BASE_SHA256: hashlib.sha256(PROJECTION).hexdigest(),
 }
-TOKENIZER = json.dumps(
-    {"version": "1.0", "model": {"type": "WordLevel", "vocab": {"a": 0, "[UNK]": 1}, "unk_token": "[UNK]"}}
-).encode()
+SMALL = {
+    **{"vocab_size": 400, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 2_000},
+}
+SETTINGS = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>"}
+_SAVED = {
+    **{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "head_dim": 8, "dtype": "float32"},
+    **SMALL,
+}
 CONFIG = json.loads((paths.DATA / "models" / "demo" / "config.json").read_text())
 TARGETS: dict[str, Target] = {
     "model config": Target(json_bytes(CONFIG), _model("config.json"), (errors.ModelError,), _copy_model),
     "model tokenizer": Target(
-        json_bytes(json.loads(TOKENIZER)), _model("tokenizer.json"), (errors.ModelError,), _copy_model
+        st.tuples(SEEDS.map(tokenizer_like) | json_bytes(TOKENIZER), st.sampled_from(TEXTS)),
+        _counted,
+        (errors.ModelError, errors.PromptError),
+        _save_tokenizer,
+    ),
+    "model loaded": Target(
+        st.tuples(st.just("config.json"), json_bytes(_SAVED), st.sampled_from(TEXTS))
+        | st.tuples(st.just("tokenizer_config.json"), json_bytes(SETTINGS, 5), st.sampled_from(TEXTS))
+        | st.tuples(st.just("tokenizer.json"), SEEDS.map(tokenizer_like), st.sampled_from(TEXTS)),
+        _loaded,
+        (errors.ModelError, errors.PromptError),
+        _save_model,
     ),
     "model weights": Target(
         tensors_like(WEIGHTS), _model("model.safetensors"), (errors.ModelError,), _copy_model

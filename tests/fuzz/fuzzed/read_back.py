@@ -42,7 +42,8 @@ TARGETS: dict[str, Target] = {
             {
                 **{"version": backup.VERSION, "made_at": "2026-11-23T12:00:00+00:00", "runs": 0, "jobs": 1},
                 "files": {name: hashlib.sha256(content).hexdigest() for name, content in _BACKED_UP.items()},
-            }
+            },
+            6,  # digits: what was backed up itself may have a million files
         ),
         written(backup.MANIFEST, _restored),
         (errors.InputError, errors.StoreError),
