@@ -179,7 +179,7 @@ class HeadChoiceRow:
     recent_mass: float
     gate_statistic: float  # g = min(mass, recent_mass)
     lower_mass: float | None  # in-prompt certificate of the body mean; None for dense units
-    conformal_lower_mass: float | None  # g - delta_q; None without a calibration
+    conformal_lower_mass: float | None  # g - delta_q; None without a calibration that knows the family
     row_lower_mass: float | None  # row statement; None for dense units
     disagreement: float  # u
     entropy: float  # nats, mean over the probe rows

@@ -185,7 +185,9 @@ COLUMNS: dict[str, dict[str, Column]] = {
         "lower_mass": Column(
             "In-prompt certificate: lower bound on the body's mean mass.", "share", _DENSE_UNIT
         ),
-        "conformal_lower_mass": Column("Conformal claim g - delta_q.", "share", _NO_CALIBRATION),
+        "conformal_lower_mass": Column(
+            "Conformal claim g - delta_q.", "share", f"{_NO_CALIBRATION}, or one made without this family"
+        ),
         "row_lower_mass": Column("Mass that a random row reaches with confidence q.", "share", _DENSE_UNIT),
         "entropy": Column("Mean entropy of the probe rows' attention over key blocks.", "nats"),
         "local_band": Column("Attention of the probe rows close to the diagonal.", "share"),

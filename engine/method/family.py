@@ -46,11 +46,12 @@ class Look:
 class Family:
     """One pattern family; ``families.register`` makes it known.
 
-    budgets(segment): fields of ``Candidate`` (blocks, columns, share) of each budget, nested, cheapest first. text: a
-    budget in words, with units. build(context, budgets): the index of a layer, all heads at once. reads(context,
-    candidate, unit, i): the definition that the index must equal, slow and plain: the KV blocks that query block i of
-    unit (batch, head) reads; blocks that every plan reads may be left out, blocks after the diagonal may be named.
-    stamp: every constant that budgets depends on, the grid first.
+    budgets(segment): fields of ``Candidate`` (blocks, columns, share) of each budget, cheapest first; each reads
+    what those before it read, whichever way its numbers go. text: a budget in words, with units. build(context,
+    budgets): the index of a layer, all heads at once. reads(context, candidate, unit, i): the definition that the
+    index must equal, slow and plain: the KV blocks that query block i of unit (batch, head) reads; blocks that
+    every plan reads may be left out, blocks after the diagonal may be named. stamp: every constant that budgets
+    depends on, the grid first.
     """
 
     name: str  # as bundles and calibrations store it
