@@ -355,7 +355,7 @@ class TestDefects:
         def fail(path):
             raise RuntimeError("first\nsecond")
 
-        monkeypatch.setattr("routesparse.engine.prompts.read_prompt", fail)
+        monkeypatch.setattr("routesparse.engine.jsonl.read_prompt", fail)
         code, out, err = run("analyze", prompt)
         (file,) = (home / "errors").iterdir()
         assert (code, out) == (1, "")
@@ -368,7 +368,7 @@ class TestDefects:
         def fail(path):
             raise StoreError("layer 3: NaN in the keys")
 
-        monkeypatch.setattr("routesparse.engine.prompts.read_prompt", fail)
+        monkeypatch.setattr("routesparse.engine.jsonl.read_prompt", fail)
         for arguments in (["--debug", "analyze", prompt], ["analyze", prompt, "--debug"]):
             code, _, err = run(*arguments)
             assert code == 1
