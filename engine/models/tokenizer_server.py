@@ -70,7 +70,11 @@ class Tokens:
             if size < len(offsets):
                 part = window[: offsets[size - 1][1]] if side == "first" else window[offsets[-size][0] :]
             if self.count(part)[1] <= tokens:
-                break
+                return part
+        # Offsets are wrong where a tokenizer drops what it does not know, and one character may be many tokens.
+        while len(part) > 1 and self.count(part)[1] > tokens:
+            half = len(part) // 2
+            part = part[:half] if side == "first" else part[half:]
         return part
 
 

@@ -21,7 +21,7 @@ from routesparse.engine.store import tables
 _MOST_BYTES = 1 << 31
 CHILD_BYTES = 1 << 29  # what the child may take beside the file
 _CHILD_SECONDS, _BYTES_A_SECOND = 5, 1 << 22  # of its processor, a file; runs take a tenth
-_SMALL_BYTES, _MOST_RATIO = 1 << 26, 64  # runs unpack to 2 to 10 times their files
+_SMALL_BYTES, _MOST_RATIO = 1 << 26, 16  # runs unpack to 2 to 10 times their files
 _MOST_ROWS = 1 << 24
 _ROWS_AT_ONCE = 1 << 16
 _TOO_LARGE = "unpacks to more than any run holds; it is no bundle"

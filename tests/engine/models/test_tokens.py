@@ -185,6 +185,15 @@ def test_a_hostile_tokenizer_is_one_line_on_every_path(tiny, tmp_path, case):
         assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
 
 
+def test_a_part_is_never_longer_where_a_tokenizer_drops_what_it_does_not_know(tiny, tmp_path):
+    """Its offsets are then of other characters."""
+    folder = folder_with(tiny, tmp_path, "byte_level", bos_token=None)
+    (folder / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": ONE}))
+    for side in ("first", "last"):
+        part = part_of(str(folder), "é\u0301🙂 a" * 40, 5, side)
+        assert prompt_size(str(folder), part).tokens <= 5
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
