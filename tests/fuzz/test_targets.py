@@ -60,14 +60,22 @@ def test_a_parser_raises_its_own_error_alone_and_stays_in_its_folder(sandbox, na
     assert outcomes.count("refused") > CASES // 4 and outcomes.count("accepted") >= LEAST_ACCEPTED
 
 
+def _refused(make, size):
+    try:
+        make(size)
+    except MemoryError:
+        raise ValueError("no file of ours") from None
+
+
 @pytest.mark.parametrize(
     ("act", "told"),
     [
         (lambda outside: outside.write_text("x"), "wrote"),
         (lambda _: subprocess.run([sys.executable, "-c", ""], check=True), r"subprocess\.Popen"),
         (lambda _: os.system("true"), r"os\.system"),
+        (lambda _: _refused(bytearray, 1 << 30), "more than 512 MB of memory"),
     ],
-    ids=["a file outside", "a process", "a shell"],
+    ids=["a file outside", "a process", "a shell", "memory, where the error is caught"],
 )
 def test_the_sandbox_sees_what_no_parser_may_do(sandbox, tmp_path, act, told):
     with pytest.raises(targets.Escape, match=told), sandbox.watch():
