@@ -41,6 +41,8 @@ class _Escaped:
         self.rich_proxied_file = stream
 
     def write(self, text: str) -> int:
+        if not isinstance(text, str):  # click finds out by bytes whether a stream is a binary one
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         self.rich_proxied_file.write(printable(text))
         return len(text)
 

@@ -5,12 +5,14 @@ import json
 import sys
 from dataclasses import replace
 
+import click
 import pytest
 
 from routesparse.engine import paths
 from routesparse.engine.cli.output import Reporter, out_console
 from routesparse.engine.rows import RunRecord
 from routesparse.engine.store.bundle import write_bundle
+from routesparse.engine.terminal import escaped
 
 HOSTILE = "[/x] :bomb: \x1b[2J\x9b2J \u202egnp\u2066 a\u200bb \r\x07\x7f\udcff"
 FOLDER = HOSTILE.replace("/", "")
@@ -92,3 +94,10 @@ def test_json_stays_json(run, home):
     code, out, _ = run("runs", "--json")
     (row,) = json.loads(harmless(out))["runs"]
     assert code == 0 and row["run_id"] == FOLDER
+
+
+def test_what_writes_by_click_finds_a_stream_of_text(capsys):
+    """As Streamlit's server does when it starts: click tries whether a stream takes bytes."""
+    with escaped():
+        click.echo("\u202eready")
+    assert capsys.readouterr().out == "\\u202eready\n"
