@@ -25,9 +25,9 @@ def score(
     from routesparse.engine.evaluation.suites.registry import find
     from routesparse.engine.evaluation.suites.suite import MOST_PREDICTION_BYTES, read_rows, refuse_twice
 
-    rows = read_rows(predictions, MOST_PREDICTION_BYTES)
+    judge, rows = find(suite), read_rows(predictions, MOST_PREDICTION_BYTES)
     refuse_twice(rows)
-    found = find(suite).score(task, rows)
+    found = judge.score(task, rows)
     if json_output:
         print_json({"suite": suite, "task": task, "n": found.n, "score": found.score, **found.parts})
         return
