@@ -7,6 +7,7 @@ runs or not.
 from __future__ import annotations
 
 import lzma
+import shutil
 import struct
 import tempfile
 import zipfile
@@ -352,4 +353,5 @@ def _unpack(archive: zipfile.ZipFile, name: str, folder: Path) -> None:
             continue
         if target.exists():
             raise BundleError(f"{name} holds {target.name} twice; pack the bundle again")
-        target.write_bytes(archive.read(entry))
+        with archive.open(entry) as source, target.open("wb") as sink:
+            shutil.copyfileobj(source, sink)  # a piece at a time: read() makes room for what an entry claims

@@ -33,12 +33,12 @@ def unpack(content: bytes) -> list[PromptText]:
     try:
         lines = content.decode().split("\n")
         values = [from_json(few_values(line)) for line in lines if line]
-        texts = [(str(value["name"]), str(value["text"])) for value in values]
+        texts = [(str(value["name"]), str(value["text"]).encode()) for value in values]
     except (ValueError, KeyError, TypeError) as error:
         raise PromptError(
             f"the texts of this job can't be read ({type(error).__name__}); submit them again"
         ) from None
-    documents = [decode_prompt(text.encode(), clean_label(name)) for name, text in texts]
+    documents = [decode_prompt(text, clean_label(name)) for name, text in texts]
     if len(documents) < LEAST_DOCUMENTS:
         raise PromptError(
             f"{len(documents)} document is too few: the two folds share none, so pass at least {LEAST_DOCUMENTS}, "
