@@ -41,7 +41,7 @@ BATCH = 1_000
 PACK = 20  # cases an example: what hypothesis does around an example takes longer than most parsers
 LEAST_ACCEPTED = 0.02  # share of the cases; likewise of those refused
 MOST_ENDED = 20  # processes of one target: each costs a start
-PATIENCE_SECONDS = 120.0  # by the clock, of a case that no signal ends
+PATIENCE_SECONDS = 180.0  # by the clock, of a case that no signal ends; a bounded child may take 135
 NOW = "now"  # the file with what a process does now
 # Threads, and arenas of memory, that are not the case's.
 ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "1"}
