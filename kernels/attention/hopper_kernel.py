@@ -31,7 +31,8 @@ blocks beside its own, and the blocks alone 612 TFLOP/s, above the 586 of cuDNN 
 a row has 27 blocks, is the fixed part: one and a half blocks are masked (half of the diagonal, and half a tile where
 their number is odd), queries and output move as many bytes as a pair of blocks, and a row's first and last product
 have nothing beside them. Power explains none of it: runs in a row sit at the limit, but cuDNN's do as well, at the
-same clock (690 W, 1,635 to 1,680 MHz for 1,590 to 1,665). CHANGELOG.md lists what was tried against the fixed part.
+same clock (690 W, 1,635 to 1,680 MHz for 1,590 to 1,665). What was tried against the
+fixed part stands in data/results/notes/hopper_kernel.md.
 """
 
 from triton.experimental import gluon

@@ -380,7 +380,7 @@ class TestDefects:
         def interrupt(path):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("routesparse.engine.prompts.read_prompt", interrupt)
+        monkeypatch.setattr("routesparse.engine.jsonl.read_prompt", interrupt)
         code, _, err = run("analyze", prompt)
         assert (code, err.splitlines()[-1]) == (1, "error: interrupted")
 
