@@ -133,7 +133,7 @@ def test_all_problems_are_named_at_once_also_without_a_prompt(demo_home, open_pa
     told = (
         "No usable prompt yet",
         "is not understood",
-        "τ layer 1.5",
+        "τ layer is 1.5",
         "A price of -1 is out of range: use one from 0.000001 to 1,000,000.",
         "multiple of 128",
         "Break-even is -128",

@@ -89,7 +89,7 @@ def test_an_empty_mount_point_is_not_the_lake_s_folder(lake, home):
 def test_an_identity_that_can_t_be_read_is_told(lake, lake_address, home):
     file = home / "lake" / "identity"
     file.write_bytes(b"\xff\xfe")
-    with pytest.raises(StoreError, match="it is no text"):
+    with pytest.raises(StoreError, match="not the shared folder"):
         LakeStore(lake_address, home, home)
     file.unlink()
     file.mkdir()

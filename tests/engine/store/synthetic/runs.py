@@ -62,7 +62,7 @@ def make_record(
                         reads.append(block_reads_row(key, taste, audits[-1].mass, unit[0], tokens, aside))
                         worst.extend(worst_rows(key, audits[-1], unit[0], reads[-1], aside))
                 if probe:
-                    columns = probe_columns * (segment + 1) // segments
+                    columns = max(1, min(probe_columns, tokens // 64) * (segment + 1) // segments)
                     probes.append(probe_row(key, taste, (columns, probe_kinds), body, segment, random))
         dense_us = heads * segments * 1450.0
         layer_rows.append(
