@@ -48,7 +48,11 @@ def candidates(record) -> pd.DataFrame:
 
 def calibration(gate: float, delta: float = 0.02):
     return SimpleNamespace(
-        name="other", gate_threshold=gate, alpha=0.5, delta=lambda tokens, confidence: delta
+        name="other",
+        gate_threshold=gate,
+        alpha=0.5,
+        delta=lambda tokens, confidence: delta,
+        covers=lambda pattern: True,
     )
 
 
