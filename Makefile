@@ -54,7 +54,7 @@ sbom: .venv/.installed .venv/tools/.installed
 		-o .cache/sbom.cdx.json
 	@echo ".cache/sbom.cdx.json: a CycloneDX list of what is installed in .venv"
 
-# EleutherAI's harness, in a folder that only engine/evaluation/lm_eval.py looks into: nothing else changes.
+# EleutherAI's harness, in a folder that only engine/lab/harness/lm_eval.py looks into: nothing else changes.
 lm-eval: .venv/lm-eval/.installed
 
 # Presses for the KV cache, in a folder that only engine/runtime/kvpress.py looks into; the harness brings the rest.

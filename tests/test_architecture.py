@@ -55,8 +55,8 @@ MOST_LEVELS = 12  # in one of the three folders
 # What is about one family by right: rivals, studies of one, and the four that the Triton kernels have branches for.
 MAY_NAME_FAMILIES = (
     "engine/method/families/",
-    "engine/baselines/",
-    "engine/evaluation/",
+    "engine/lab/rivals/",
+    "engine/lab/",
     "app/screens/home/pattern_icons.py",  # pictures of those that have one; a family without is shown by its letter
 )
 
@@ -105,14 +105,14 @@ _RUNNING = (*_ROUTING, "engine/runtime", "engine/audit/dense_forward.py", "engin
 _STUDYING = (
     *_RUNNING,
     "engine/analyze.py",
-    "engine/baselines",
-    "engine/bench",
+    "engine/lab/rivals",
+    "engine/lab/bench",
     "engine/bulk",
     "engine/calibrate",
     "engine/certification",
     "engine/certification/rounding.py",
     "engine/crew",
-    "engine/demo_model",
+    "engine/lab/training",
     "engine/export",
     "engine/jobs",
 )
@@ -163,12 +163,12 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "engine/runtime",
         "engine/store",
     ),
-    "engine/baselines": _RUNNING,
+    "engine/lab/rivals": _RUNNING,
     "engine/analyze.py": _RUNNING,
     "engine/deep_check.py": _RUNNING,
     "engine/doctor.py": (*_RUNNING, "engine/deep_check.py", "engine/jobs"),
-    "engine/demo_model": ("engine", "engine/models", "engine/runtime"),
-    "engine/bench": _RUNNING,
+    "engine/lab/training": ("engine", "engine/models", "engine/runtime"),
+    "engine/lab/bench": _RUNNING,
     "engine/jobs": ("engine", "engine/calibration", "engine/device", "engine/models", "engine/store"),
     "engine/bulk": (
         "engine",
@@ -180,12 +180,12 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "engine/profiles",
         "engine/store",
     ),
-    "engine/evaluation": (*_STUDYING, "engine/results"),
+    "engine/lab": (*_STUDYING, "engine/results"),
     "engine/operations": ("engine", "engine/jobs", "engine/store"),
     "engine/cli": (
         *_STUDYING,
         "engine/doctor.py",
-        "engine/evaluation",
+        "engine/lab",
         "engine/operations",
         "engine/results",
     ),
@@ -248,11 +248,11 @@ def test_transformers_stays_in_the_interface_and_model_loading() -> None:
         "engine/runtime/transformers.py",
         "engine/runtime/watching.py",
         "engine/models/load.py",
-        "engine/evaluation/studies/decisions/problems.py",
-        "engine/evaluation/studies/decisions/recording.py",
-        "engine/evaluation/studies/selection/together.py",  # stacks the caches of prefills
+        "engine/lab/studies/decisions/problems.py",
+        "engine/lab/studies/decisions/recording.py",
+        "engine/lab/studies/selection/together.py",  # stacks the caches of prefills
     )
-    assert not offenders("transformers", lambda f: f in homes or f.startswith("engine/demo_model/"))
+    assert not offenders("transformers", lambda f: f in homes or f.startswith("engine/lab/training/"))
 
 
 def test_duckdb_stays_in_the_stores() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from routesparse.engine.baselines import related
 from routesparse.engine.cli.main import app
 from routesparse.engine.config import RouterConfig
+from routesparse.engine.lab.rivals import related
 from routesparse.engine.store.tables import TABLES
 
 ROOT = Path(__file__).parents[1]

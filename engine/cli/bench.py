@@ -52,7 +52,7 @@ def bench(
         raise InputError(
             "bench needs a CUDA GPU and this machine shows none; run it where `doctor` lists one"
         )
-    from routesparse.engine.bench import end_to_end, kernel
+    from routesparse.engine.lab.bench import end_to_end, kernel
 
     report = Reporter()
     if what is Benchmark.kernel:
@@ -60,12 +60,12 @@ def bench(
     elif what is Benchmark.layer:
         result = end_to_end.run_layer(quick, seed, report.line)
     else:
-        from routesparse.engine.bench.recorded import Recorder
+        from routesparse.engine.lab.bench.recorded import Recorder
 
         recorder = None if prompt is None else Recorder(prompt, seed)
         result = end_to_end.run_end_to_end(quick, seed, segment, part, recorder, report.line)
     if out is not None:
-        from routesparse.engine.evaluation.study import save
+        from routesparse.engine.lab.study import save
 
         save(out, result)
     if json_output:

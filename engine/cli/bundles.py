@@ -197,8 +197,8 @@ def _report_evaluations(
     force: bool,
     json_output: bool,
 ) -> None:
-    from routesparse.engine.evaluation.runner.score import gather
     from routesparse.engine.export import archive
+    from routesparse.engine.lab.runner.score import gather
     from routesparse.engine.results import evaluations, report
     from routesparse.engine.results import shift as shifts
 

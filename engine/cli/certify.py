@@ -242,10 +242,10 @@ def _plan(
         return _Plan()
     if method == _OWN:
         return _Plan(_OWN, routed=True)
-    from routesparse.engine.baselines.rule import RuleRouter
+    from routesparse.engine.lab.rivals.rule import RuleRouter
 
     if minference is not None:
-        from routesparse.engine.baselines.minference import MInference, heads_from_json
+        from routesparse.engine.lab.rivals.minference import MInference, heads_from_json
 
         return _Plan(minference.name, RuleRouter(MInference(heads_from_json(minference)), extras=False))
     return _Plan(method, RuleRouter(_rule(str(method)), extras=False))
@@ -253,7 +253,7 @@ def _plan(
 
 def _rule(method: str) -> Any:
     """A published rule by name, at its first setting where none is given. Errors: ConfigError."""
-    from routesparse.engine.evaluation.studies.selection import methods
+    from routesparse.engine.lab.studies.selection import methods
 
     name, _, value = method.partition("=")
     if name not in methods.RULES:

@@ -18,7 +18,7 @@ from routesparse.engine.crew.crews import Processes
 from routesparse.engine.errors import InputError
 
 if TYPE_CHECKING:
-    from routesparse.engine.evaluation.runner.job import Job
+    from routesparse.engine.lab.runner.job import Job
 
 
 class Stage(StrEnum):
@@ -80,9 +80,9 @@ def evaluate(
     """
     report = Reporter()
     crew = Processes(processes, ray)
-    from routesparse.engine.evaluation.runner.alone import alone_in
-    from routesparse.engine.evaluation.runner.job import Job
-    from routesparse.engine.evaluation.suites.registry import find
+    from routesparse.engine.lab.runner.alone import alone_in
+    from routesparse.engine.lab.runner.job import Job
+    from routesparse.engine.lab.suites.registry import find
 
     job = Job(
         suite=suite,
@@ -112,19 +112,19 @@ def _measure(job: Job, stage: Stage, crew: Processes, limit_s: float, report: Re
     """The prompts, predictions and times that were asked for; returns how many failed."""
     lost = 0
     if stage in (Stage.all, Stage.prepare):
-        from routesparse.engine.evaluation.runner.prepare import prepare
+        from routesparse.engine.lab.runner.prepare import prepare
 
         with report.bars():
             made = prepare(job, report, crew)
         report.line(f"{made} prompts in {job.out}")
     if stage in (Stage.all, Stage.predict):
-        from routesparse.engine.evaluation.runner.predict import predict
-        from routesparse.engine.evaluation.studies.selection.measure import Bench
+        from routesparse.engine.lab.runner.predict import predict
+        from routesparse.engine.lab.studies.selection.measure import Bench
 
         lost = predict(job, Bench, crew, limit_s)
     if stage is Stage.time:
-        from routesparse.engine.evaluation.runner.timing import measure_times
-        from routesparse.engine.evaluation.studies.selection.measure import Bench
+        from routesparse.engine.lab.runner.timing import measure_times
+        from routesparse.engine.lab.studies.selection.measure import Bench
 
         lost = measure_times(job, Bench, limit_s)
         report.line(f"times in {job.times}")
@@ -134,13 +134,13 @@ def _measure(job: Job, stage: Stage, crew: Processes, limit_s: float, report: Re
 def _kept_or_scored(job: Job, stage: Stage, report: Reporter) -> dict[str, Any] | None:
     """The scores, where they were asked for."""
     if stage is Stage.keep:
-        from routesparse.engine.evaluation.runner.kept import keep
+        from routesparse.engine.lab.runner.kept import keep
 
         predictions, times = keep(job)
         report.line(f"{job.kept} keeps {predictions} predictions, {job.kept_times.name} {times} times")
     if stage not in (Stage.all, Stage.score):
         return None
-    from routesparse.engine.evaluation.runner.score import score
+    from routesparse.engine.lab.runner.score import score
 
     found = score(job)
     report.line(f"scores in {job.scores}")

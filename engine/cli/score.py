@@ -22,8 +22,8 @@ def score(
     json_output: JsonFlag = False,
 ) -> None:
     """Score predictions as the suite's official script does, to the digits that it prints."""
-    from routesparse.engine.evaluation.suites.registry import find
-    from routesparse.engine.evaluation.suites.suite import MOST_PREDICTION_BYTES, read_rows, refuse_twice
+    from routesparse.engine.lab.suites.registry import find
+    from routesparse.engine.lab.suites.suite import MOST_PREDICTION_BYTES, read_rows, refuse_twice
 
     judge, rows = find(suite), read_rows(predictions, MOST_PREDICTION_BYTES)
     refuse_twice(rows)

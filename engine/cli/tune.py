@@ -29,7 +29,7 @@ from routesparse.engine.errors import InputError, RouteSparseError
 from routesparse.engine.models.rope import RopeScaling
 
 if TYPE_CHECKING:
-    from routesparse.engine.evaluation.studies.tuning_windows import Drawn
+    from routesparse.engine.lab.studies.tuning_windows import Drawn
 
 ALL = "mixed"  # the domain that is the mean of all in the rows
 _MEASURING = (
@@ -224,8 +224,8 @@ def _measure(
     check_prompts(prompts)
     writable_folder(file.parent)
     from routesparse.engine.calibrate.prompts import document_groups
-    from routesparse.engine.evaluation.studies import tuning_windows
-    from routesparse.engine.evaluation.studies.selection.measure import Bench
+    from routesparse.engine.lab.studies import tuning_windows
+    from routesparse.engine.lab.studies.selection.measure import Bench
     from routesparse.engine.models.load import load_tokenizer
     from routesparse.engine.models.token_count import most_tokens
 
@@ -280,7 +280,7 @@ def _questions(
     report: Reporter, prompts: Sequence[Path], domain: str, tokenizer: Any, count: int
 ) -> list[Drawn]:
     """Those of files of questions that are measured. Errors: CalibrationError."""
-    from routesparse.engine.evaluation.studies.tuning_windows import questions
+    from routesparse.engine.lab.studies.tuning_windows import questions
 
     found = [one for path in prompts for one in read_questions(path, domain, tokenizer)]
     drawn = questions(found, count)

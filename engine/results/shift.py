@@ -1,6 +1,6 @@
 """What a price that was tuned on one domain does on another: data/results/tuning*_shift.json, read, and as tables.
 
-``engine/evaluation/studies/tuning_table.py`` writes the files, of texts and of questions; a price claims nothing
+``engine/lab/studies/tuning_table.py`` writes the files, of texts and of questions; a price claims nothing
 about a domain that it was not tuned on, so this is measurement, not promise.
 """
 
@@ -240,7 +240,7 @@ def read(path: Path) -> Shift:
         said = getattr(error, "strerror", None) or str(error)
         raise ResultsError(
             f"{path.parent.name}/{path.name} can't be read: {said}; write it again with "
-            "`python -m routesparse.engine.evaluation.studies.tuning_table`"
+            "`python -m routesparse.engine.lab.studies.tuning_table`"
         ) from None
 
 

@@ -322,9 +322,7 @@ def _told(variant: Variant, row: MethodRow, rows: Sequence[MethodRow]) -> str:
 def verdict_table(verdicts: Sequence[Verdict], source: str) -> Table:
     """H1 to H3."""
     cells = [(one.test, wording.CLAIMS.get(one.test, ""), wording.verdict(one)) for one in verdicts]
-    rules = (
-        "The rules stand in engine/evaluation/runner/conclude.py; Holm's correction over five tests at 5 %."
-    )
+    rules = "The rules stand in engine/lab/runner/conclude.py; Holm's correction over five tests at 5 %."
     caption = f"{rules} {source}"
     return Table(caption, ("test", "claim", "verdict"), tuple(cells), (0, 1, 2))
 

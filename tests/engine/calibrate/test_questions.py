@@ -6,7 +6,7 @@ import pytest
 
 from routesparse.engine.calibrate.questions import are_questions, read_questions
 from routesparse.engine.errors import CalibrationError
-from routesparse.engine.evaluation.studies.tuning_windows import questions
+from routesparse.engine.lab.studies.tuning_windows import questions
 
 
 class Bytes:

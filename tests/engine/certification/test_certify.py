@@ -14,9 +14,9 @@ from transformers import AttentionInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from routesparse.engine import RouterConfig, certify, route
-from routesparse.engine.baselines.rule import RuleRouter
-from routesparse.engine.baselines.xattention import XAttention
 from routesparse.engine.errors import ConfigError, PromptError, UnsupportedModelError
+from routesparse.engine.lab.rivals.rule import RuleRouter
+from routesparse.engine.lab.rivals.xattention import XAttention
 from routesparse.engine.profiles.measure import free_profile
 from routesparse.engine.runtime.transformers import FORWARD_ARGUMENTS, routed_by
 from tests.engine import tiny_shape

@@ -6,7 +6,7 @@ import torch
 from routesparse.engine import certify, certify_attention
 from routesparse.engine.certification.certify import Request
 from routesparse.engine.errors import ConfigError, UnsupportedModelError
-from routesparse.engine.evaluation.studies import certify_trials
+from routesparse.engine.lab.studies import certify_trials
 
 
 def test_the_rows_of_a_function_are_placed_by_its_keys_and_the_call():

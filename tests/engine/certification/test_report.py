@@ -8,7 +8,7 @@ from routesparse.engine import certify, certify_attention
 from routesparse.engine.certification.certify import Request
 from routesparse.engine.certification.report import Settings
 from routesparse.engine.errors import PromptError
-from routesparse.engine.evaluation.studies import certify_trials
+from routesparse.engine.lab.studies import certify_trials
 from routesparse.engine.store import bundle
 
 

@@ -17,11 +17,11 @@ from safetensors.numpy import save
 from torch.nn.attention.flex_attention import create_block_mask
 
 from routesparse.engine import errors
-from routesparse.engine.baselines.minference import heads_from_json
 from routesparse.engine.certification.mask_files import read_masks
 from routesparse.engine.certification.reads import reads_of
-from routesparse.engine.evaluation.suites.registry import find
-from routesparse.engine.evaluation.suites.suite import read_rows
+from routesparse.engine.lab.rivals.minference import heads_from_json
+from routesparse.engine.lab.suites.registry import find
+from routesparse.engine.lab.suites.suite import read_rows
 from routesparse.kernels.interface import RowPlan
 
 WINDOW = 40  # keys that a row of the plans below reads

@@ -17,7 +17,7 @@ from fuzzed.tokenizers import TEXTS, TOKENIZER, tokenizer_like
 from hypothesis import strategies as st
 
 from routesparse.engine import errors, paths
-from routesparse.engine.demo_model import adapter
+from routesparse.engine.lab.training import adapter
 from routesparse.engine.models import files as model_files
 from routesparse.engine.models import token_count
 from routesparse.engine.models.load import load_model, shape_of

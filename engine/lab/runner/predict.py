@@ -1,0 +1,184 @@
+"""Stage two: every method on every prompt. Routing sees the prompt alone; decoding is dense.
+
+The gold answer runs as a second, dense chunk behind the prompt, which gives its log-likelihood and, along it, the
+greedy choices; from the first choice that differs on, decoding goes on greedily, all methods of a prompt in one batch
+(``studies/selection/together.py``). That equals decoding token by token (a test compares). Of PG-19 every token's loss
+is kept instead, from the prefill's own hidden states.
+
+``predictions.jsonl`` only grows: what it holds already, by configuration and prompt, is skipped, so the same command
+goes on where it was cut off; a failed line is tried again.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from routesparse.engine.crew.crews import ONE, Processes
+from routesparse.engine.crew.share import failures
+from routesparse.engine.crew.work import Piece, Work
+from routesparse.engine.device.broken import broken_device
+from routesparse.engine.device.names import device_name
+from routesparse.engine.errors import RouteSparseError
+from routesparse.engine.lab import study
+from routesparse.engine.lab.runner.asked import check_lengths, config_hash, label, prompt_of
+from routesparse.engine.lab.runner.job import Job
+from routesparse.engine.lab.runner.predictions import finished, key
+from routesparse.engine.lab.runner.prepare import Prepared, all_prepared
+from routesparse.engine.lab.studies.one_profile import opening, share_benched
+from routesparse.engine.lab.studies.selection import methods, prompts, rows
+from routesparse.engine.lab.suites import pg19
+from routesparse.engine.lab.suites.registry import find
+from routesparse.engine.lab.suites.suite import Suite
+from routesparse.engine.models.load import load_in_turn
+
+if TYPE_CHECKING:
+    from routesparse.engine.lab.studies.selection.measure import Bench
+    from routesparse.engine.models.load import LoadedModel
+
+Asking = tuple[Prepared, tuple[tuple[str, float], ...]]  # one prompt, by methods with their settings
+Row = dict[str, Any]
+
+
+def predict(job: Job, bench: type[Bench], processes: Processes = ONE, limit_s: float = float("inf")) -> int:
+    """Fill the job's predictions; GPUs in turn. Starts nothing after ``limit_s``. Returns how many failed.
+
+    bench: the class, made by each process for its own model.
+    Errors: InputError for prompts that are not prepared or too long; RouteSparseError where a process ended over a
+    prompt again and again, when the others are done.
+    """
+    deadline = time.time() + limit_s
+    prompts_of_job = all_prepared(job)  # what is missing is told before a model is loaded
+    done = frozenset(key(row) for row in finished(job))
+    count = 1 if processes.count is None else processes.count
+    kind = functools.partial(bench, captured=count == 1)
+    opened = opening(functools.partial(_opened, job, kind, _longest(prompts_of_job), done))
+    # Of all prompts every method's first setting before the second ones; all methods of a turn on one prompt together.
+    lots = [
+        [Piece(prepared.sample_id, (prepared, tuple(turn)))]
+        for turn in methods.rounds(["dense", *job.methods])
+        for prepared in prompts_of_job
+    ]
+    crew, count = processes.crew(opened)
+    with rows.Appender(job.predictions) as out:
+
+        def keep(piece: Piece, made: list[Row] | None) -> None:
+            for row in made or ():
+                out.write({**row, "processes": count})
+
+        outcome = share_benched(Work("predict", opened, lots, keep), crew, count, study.note, deadline)
+    if outcome.failed:
+        raise RouteSparseError(f"{failures(outcome, 'prompts')}; the same command tries again")
+    return len(out.failed)
+
+
+def _longest(prompts_of_job: Sequence[Prepared]) -> list[Prepared]:
+    return sorted(prompts_of_job, key=lambda one: one.tokens + one.example.new_tokens)[-1:]
+
+
+def _opened(
+    job: Job, kind: Callable[..., Bench], longest: list[Prepared], done: frozenset[Any], place: int
+) -> _Predicting:
+    """A process's own model and methods. Errors: InputError for a prompt that the model can't read."""
+    loaded = load_in_turn(job.model, place)
+    check_lengths(longest, loaded)
+    return _Predicting(job, kind(loaded, extras=job.extras), loaded, done)
+
+
+class _Predicting:
+    """Does one prompt by some methods; None where that is done already, or no method can be made."""
+
+    def __init__(self, job: Job, bench: Bench, loaded: LoadedModel, done: frozenset[Any]) -> None:
+        self._job, self.bench, self._loaded, self._done = job, bench, loaded, done
+        wanted = ["dense", *job.methods]
+        usable = methods.usable(wanted, bench.searched_for(wanted, job.lengths, job.data))
+        self._methods = {
+            (one.name, one.setting): (one, config_hash(one, loaded, job.extras, bench.segment_tokens))
+            for turn in usable
+            for one in turn
+        }
+        self._by = {
+            "device": device_name(torch.device(loaded.device)),
+            "weights": loaded.revision,
+            "torch": torch.__version__,
+        }
+
+    @property
+    def chosen(self) -> Iterable[methods.Method]:
+        """The methods that can be made."""
+        return [method for method, _ in self._methods.values()]
+
+    def __call__(self, asking: Asking) -> list[Row] | None:
+        prepared, named = asking
+        missing = [
+            (method, code)
+            for method, code in (self._methods[name] for name in named if name in self._methods)
+            if (code, prepared.sample_id, self._job.seed) not in self._done
+        ]
+        if not missing:
+            return None
+        prompt = prompt_of(self._job, prepared, self._loaded)
+        found = _measured(
+            self.bench, find(self._job.suite), [method for method, _ in missing], prepared, prompt
+        )
+        return [
+            {**label(self._job, method, prepared, code), **self._by, **_finite(numbers)}
+            for (method, code), numbers in zip(missing, found, strict=True)
+        ]
+
+
+def _measured(
+    bench: Bench,
+    suite: Suite,
+    chosen: Sequence[methods.Method],
+    prepared: Prepared,
+    prompt: prompts.Prompt,
+) -> list[dict[str, Any]]:
+    """Each prediction's numbers and its row in the suite's own format, or why there are none."""
+    example = prepared.example
+    if suite is pg19.SUITE:
+        return [_book(bench, method, prepared, prompt) for method in chosen]
+    found = bench.answers(prompt, chosen, example.new_tokens, past_gold=not suite.stops_at_gold)
+    return [
+        _failed(one) if isinstance(one, Exception) else {**one[1], "row": suite.row(example, one[0])}
+        for one in found
+    ]
+
+
+def _finite(numbers: dict[str, Any]) -> dict[str, Any]:
+    """A prediction's numbers; a method that computed NaN or Inf failed."""
+    every = numbers | numbers.get("row", {})
+    odd = [name for name, one in every.items() if isinstance(one, float) and not math.isfinite(one)]
+    return {"failed": f"{', '.join(odd)} came out as NaN or Inf"} if odd else numbers
+
+
+def _failed(error: Exception) -> dict[str, Any]:
+    return {"failed": f"{type(error).__name__}: {error}"[:500]}
+
+
+def _book(bench: Bench, method: methods.Method, prepared: Prepared, prompt: prompts.Prompt) -> dict[str, Any]:
+    """The sums that PG-19's measures need, of the tokens behind the first; or why there are none."""
+    try:
+        nats, numbers = bench.losses(prompt, method)
+    except Exception as error:
+        if broken_device() is not None:
+            raise
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        return _failed(error)
+    last, text = nats[-pg19.LAST_TOKENS :].double(), prepared.example.prompt
+    row = {
+        "id": prepared.example.cluster,
+        "nll": float(nats.double().sum()),
+        "tokens": len(nats),
+        "words": len(text.split()),
+        "bytes": len(text.encode()),
+        "last_nll": float(last.sum()),
+        "last_tokens": len(last),
+    }
+    return {**numbers, "row": row}

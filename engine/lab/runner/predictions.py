@@ -1,0 +1,130 @@
+"""The predictions and times of a job's folder, by configuration and prompt."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from routesparse.engine.errors import InputError
+from routesparse.engine.lab.studies.selection import rows
+from routesparse.engine.lab.suites import pg19
+from routesparse.engine.schema import Count, FieldError, Real, checked, in_file
+
+if TYPE_CHECKING:
+    from routesparse.engine.lab.runner.job import Job
+
+NUMBERS = ("prefill_ms", "select_ms", "attention_ms")  # medians of a prompt's runs, in a row of times
+Where = tuple[int, str, str]  # length, task, hash of the configuration
+
+
+@in_file(more=True)
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """What a row of times holds, beside whatever else."""
+
+    config_hash: str
+    sample_id: str
+    suite: str
+    task: str
+    length: Count
+    seed: int
+    prefill_ms: Real
+    select_ms: Real
+    attention_ms: Real | None = None
+    device: str | None = None
+    git_commit: str | None = None
+
+
+@in_file(more=True)
+@dataclass(frozen=True, kw_only=True)
+class Book(Timed):
+    """What a prediction of PG-19 holds."""
+
+    index: Count
+    cluster: str
+    method: str
+    setting: Real
+    extras: bool
+    prompt_sha256: str
+    area: Real
+    row: dict[str, Any]
+    weights: str | None = None
+    processes: Count = 1
+
+
+@in_file(more=True)
+@dataclass(frozen=True, kw_only=True)
+class Predicted(Book):
+    """What any other prediction holds."""
+
+    gold_nats: Real
+
+
+def _read(path: Path, kind: type[Timed]) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """The rows without those that failed, the last for each key. Errors: InputError that names file, row and field."""
+    found = {}
+    for number, row in enumerate(rows.read_lines(path), 1):
+        if "failed" in row:
+            continue
+        try:
+            checked(Book if kind is Predicted and row.get("suite") == pg19.SUITE.name else kind, row)
+        except FieldError as error:
+            raise InputError(
+                f"{path.name}, row {number}: {error}; remove the row, and it is made anew"
+            ) from error
+        found[key(row)] = row
+    return found
+
+
+def key(row: dict[str, Any]) -> tuple[str, str, int]:
+    """What names a prediction: the configuration and the prompt."""
+    return row["config_hash"], row["sample_id"], row["seed"]
+
+
+def finished(job: Job) -> Iterable[dict[str, Any]]:
+    """The predictions made so far, kept ones first, without those that failed; of two for one key the kept one counts,
+    else the later one."""
+    found: dict[tuple[str, str, int], dict[str, Any]] = {}
+    for path in rows.parts(job.predictions):
+        found |= _read(path, Predicted)
+    kept = _read(job.kept, Predicted)
+    return (kept | {name: row for name, row in found.items() if name not in kept}).values()
+
+
+def timed(job: Job) -> Iterable[dict[str, Any]]:
+    """The times measured so far (timing.py), without those that failed; of two for one key the last counts."""
+    return (_read(job.kept_times, Timed) | _read(job.times, Timed)).values()
+
+
+def time_commits(job: Job) -> Mapping[Where, set[str]]:
+    """Which commits' code was timed, by configuration."""
+    found: dict[Where, set[str]] = defaultdict(set)
+    for row in timed(job):
+        if row["suite"] == job.suite and row["seed"] == job.seed and row.get("git_commit"):
+            found[row["length"], row["task"], row["config_hash"]].add(row["git_commit"])
+    return found
+
+
+def read_times(job: Job) -> Mapping[Where, dict[str, float]]:
+    """Medians over a task's timed prompts of one length, by configuration.
+
+    Errors: InputError for times of several devices, which compare nothing.
+    """
+    found: dict[Where, list[dict[str, Any]]] = defaultdict(list)
+    devices = set()
+    for row in timed(job):
+        if row["suite"] == job.suite and row["seed"] == job.seed:
+            found[row["length"], row["task"], row["config_hash"]].append(row)
+            devices.add(str(row.get("device")))
+    if len(devices) > 1:
+        raise InputError(
+            f"{job.times} holds times of {' and '.join(sorted(devices))}; remove it and run --stage time on one of them"
+        )
+    return {
+        where: {name: statistics.median(row[name] for row in measured) for name in NUMBERS}
+        for where, measured in found.items()
+    }

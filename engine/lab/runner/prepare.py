@@ -1,0 +1,236 @@
+"""Stage one: every prompt of a job, in files. Needs the model's tokenizer, not its weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from routesparse.engine.crew.crews import ONE, Processes
+from routesparse.engine.crew.share import failures, share
+from routesparse.engine.crew.work import Piece, Work
+from routesparse.engine.errors import InputError
+from routesparse.engine.lab import study
+from routesparse.engine.lab.runner.job import Job
+from routesparse.engine.lab.suites.registry import find
+from routesparse.engine.lab.suites.source import Source
+from routesparse.engine.lab.suites.suite import Example, Request, read_rows
+from routesparse.engine.models.load import load_tokenizer
+from routesparse.engine.progress import Progress
+
+CHUNK = 4  # prompts that one of several processes makes at a time
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One prompt as stored. tokens: with the special ones. sha256: of the text that the model reads."""
+
+    length: int
+    example: Example
+    tokens: int
+    sha256: str
+
+    @property
+    def text(self) -> str:
+        return self.example.prompt + self.example.answer_prefix
+
+    @property
+    def sample_id(self) -> str:
+        return f"{self.length}/{self.example.task}/{self.example.index}"
+
+
+def prepare(job: Job, progress: Progress, processes: Processes = ONE) -> int:
+    """Write the prompts that are not there yet; returns how many prompts the job has.
+
+    processes: of this machine; on a cluster one prepares.
+    Errors: InputError where the folder holds prompts of another seed or tokenizer, or a prompt cannot be made.
+    """
+    tokenizer = load_tokenizer(job.model).tokenizer_hash
+    headers = {
+        (length, task): _header(job, length, task, tokenizer) for length in job.lengths for task in job.tasks
+    }
+    missing = [pair for pair, header in headers.items() if _known(job.prompts(*pair), header, job.n) is None]
+    _check_there(job, missing)
+    several = processes.ray is None and (processes.count or 1) > 1
+    chunk = CHUNK if several else job.n
+    # The longest first: the last ones to end should be short.
+    lots = [
+        [
+            Piece(
+                f"{task} at {length} tokens, from prompt {first} on",
+                (length, task, first, min(first + chunk, job.n)),
+            )
+        ]
+        for length, task in sorted(missing, reverse=True)
+        for first in range(0, job.n, chunk)
+    ]
+    made: dict[tuple[int, str], dict[int, list[dict[str, Any]]]] = defaultdict(dict)
+    done = 0
+
+    def keep(piece: Piece, rows: list[dict[str, Any]]) -> None:
+        nonlocal done
+        length, task, first, _ = piece.given
+        made[length, task][first] = rows
+        done += 1
+        progress("prepare", done, len(lots))
+        if len(made[length, task]) == -(-job.n // chunk):
+            parts = made.pop((length, task))
+            _write(
+                job.prompts(length, task),
+                headers[length, task],
+                [row for _, part in sorted(parts.items()) for row in part],
+            )
+
+    if several and lots:
+        crew, count = processes.crew(functools.partial(_opened, job))
+        outcome = share(Work("prepare", functools.partial(_opened, job), lots, keep), crew, count, study.note)
+        if outcome.failed:
+            raise InputError(failures(outcome, "prompts"))
+    elif lots:
+        make = _opened(job, 0)
+        for (piece,) in lots:
+            keep(piece, make(piece.given))
+    progress("prepare", len(lots), len(lots))
+    return sum(len(list(read_prepared(job, *pair))) for pair in headers)
+
+
+def _check_there(job: Job, missing: Sequence[tuple[int, str]]) -> None:
+    """Make the last prompt of each task, so that files that are missing or too short are named before the work.
+
+    Errors: InputError.
+    """
+    source = Source(job.data, load_tokenizer(job.model).tokenizer)
+    for task, length in {task: length for length, task in sorted(missing, reverse=True)}.items():
+        examples = find(job.suite).examples
+        if next(iter(examples(Request(task, length, job.n, job.seed, job.n - 1), source)), None) is None:
+            there = sum(1 for _ in examples(Request(task, length, job.n, job.seed), source))
+            raise InputError(
+                f"{job.suite} has {there} prompts of {task} in {job.data}, not {job.n}; pass --n {there}"
+                if there
+                else f"{job.suite} has no prompt of {task} in {job.data}; pass another --data, or other --tasks"
+            )
+
+
+def _opened(job: Job, place: int) -> Callable[[tuple[int, str, int, int]], list[dict[str, Any]]]:
+    """A process's own tokenizer and texts: makes the prompts of one length and task from the first up to another."""
+    source = Source(job.data, load_tokenizer(job.model).tokenizer)
+
+    def make(wanted: tuple[int, str, int, int]) -> list[dict[str, Any]]:
+        length, task, first, end = wanted
+        examples = find(job.suite).examples(Request(task, length, end, job.seed, first), source)
+        return [_prepared(example, length, source) for example in examples]
+
+    return make
+
+
+def _header(job: Job, length: int, task: str, tokenizer: str) -> dict[str, Any]:
+    return {
+        "suite": job.suite,
+        "task": task,
+        "length": length,
+        "n": job.n,
+        "seed": job.seed,
+        "tokenizer": tokenizer,
+    }
+
+
+def _known(path: Path, header: dict[str, Any], n: int) -> int | None:
+    """How many prompts a file of the same kind has, None where it has to be made (anew, with more of them)."""
+    if not path.exists():
+        return None
+    found = _header_of(path)
+    other = [name for name in header if name != "n" and found.get(name) != header[name]]
+    if other:
+        raise InputError(
+            f"{path} holds prompts with {other[0]} {found.get(other[0])!r}, not {header[other[0]]!r}; choose another "
+            "--out"
+        )
+    return found["n"] if found["n"] >= n else None
+
+
+def _header_of(path: Path) -> dict[str, Any]:
+    with path.open(encoding="utf-8") as file:
+        return json.loads(file.readline())
+
+
+def _prepared(example: Example, length: int, source: Source) -> dict[str, Any]:
+    example = _asked_at_once(example, source)
+    text = example.prompt + example.answer_prefix
+    tokens = source.count(text) + source.special_tokens
+    if tokens + example.new_tokens > length:
+        raise InputError(
+            f"{example.task}, prompt {example.index} takes {tokens} tokens and writes {example.new_tokens}, together "
+            f"more than {length}; raise --lengths"
+        )
+    return dataclasses.asdict(example) | {
+        "tokens": tokens,
+        "sha256": hashlib.sha256(text.encode()).hexdigest(),
+    }
+
+
+def _asked_at_once(example: Example, source: Source) -> Example:
+    """With the space before the answer at the end of the prompt, where the tokenizer keeps it apart.
+
+    The tokens are the same, but else the prompt's last row would predict that space alone, and decoding, which is
+    dense, would look the answer up whatever the plan read: on the bundled model a window of 128 tokens found every
+    needle so.
+    """
+    if not example.answer.startswith(" ") or source.encode(example.answer)[:1] != source.encode(" "):
+        return example
+    return dataclasses.replace(
+        example, answer_prefix=example.answer_prefix + " ", answer=example.answer.removeprefix(" ")
+    )
+
+
+def _write(path: Path, header: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """Whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text("".join(json.dumps(row) + "\n" for row in (header, *rows)), "utf-8")
+    partial.replace(path)
+
+
+def check_prepared(job: Job) -> None:
+    """Errors: InputError where prompts of the job are not prepared."""
+    for length in job.lengths:
+        for task in job.tasks:
+            path = job.prompts(length, task)
+            if not path.exists():
+                raise InputError(f"{path} is not there; run the stage prepare first")
+            known = _header_of(path)["n"]
+            if known < job.n:
+                raise InputError(
+                    f"{path} was made for {known} prompts, not {job.n}; run the stage prepare first"
+                )
+
+
+def read_prepared(job: Job, length: int, task: str) -> Iterator[Prepared]:
+    """The job's prompts of one length and task."""
+    for row in read_rows(job.prompts(length, task))[1 : job.n + 1]:
+        tokens, sha256 = row.pop("tokens"), row.pop("sha256")
+        yield Prepared(length, Example(**row), tokens, sha256)
+
+
+def all_prepared(job: Job) -> list[Prepared]:
+    """A prompt of every task and length, then the next ones, so that a run cut short has as many of each.
+
+    Each round has its own order, the same in every process: else processes that take prompts in turn would keep to a
+    few tasks each, and a run cut short would have least of the slowest.
+
+    Errors: InputError where prompts are not prepared.
+    """
+    check_prepared(job)
+    found = []
+    cells = [list(read_prepared(job, length, task)) for length in job.lengths for task in job.tasks]
+    for index in range(max(map(len, cells), default=0)):
+        turn = [cells[place] for place in np.random.default_rng(index).permutation(len(cells))]
+        found += [prompts[index] for prompts in turn if index < len(prompts)]
+    return found

@@ -1,0 +1,1 @@
+"""Makes what ships in data/: sample runs and calibrations."""

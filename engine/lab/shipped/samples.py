@@ -1,0 +1,122 @@
+"""Make the bundled sample runs: three prompts, analysed as `routesparse analyze --audit rows --measure-dense` does,
+each prompt to show one thing. The prose runs with the calibration of its domain. The code runs with the prose's, so
+that the drift alarm can be seen: it must go off. The needles run under the policy "certified", whose gate asks each
+head for a mass of .9, so that fallbacks can be seen, which the default policy hardly has: at least one unit must fall
+back. Nothing is forced: every prompt has to lie above this machine's break-even. Dense and routed times stand side by
+side in the record.
+
+    python -m routesparse.engine.lab.shipped.samples --prompts --out data/samples/runs
+
+``--prompts`` makes the prompt files first: the opening of a prose document and of a code document of the data
+folder's test split, and needles among needles (niah_multikey_2), which needs no text at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+
+from routesparse.engine import paths
+from routesparse.engine.analyze import analyze_prompt
+from routesparse.engine.config import Policy, RouterConfig
+from routesparse.engine.errors import InputError
+from routesparse.engine.lab import study
+from routesparse.engine.lab.training.tasks import fit_sample
+from routesparse.engine.models.load import LoadedModel, load_model
+from routesparse.engine.prompts import read_prompt, tokenize
+from routesparse.engine.rows import RunRecord
+from routesparse.engine.store.bundle import write_bundle
+
+PROMPTS = paths.DATA / "samples" / "prompts"
+SOURCES = {"prose": "prose/test/145.txt", "code": "code/test/networkx-004.txt"}
+CALIBRATIONS = {"prose": "prose", "code": "prose"}
+POLICIES: dict[str, Policy] = {"needles": "certified"}  # of prompts that don't take the default
+MOST_CHARACTERS_PER_TOKEN = 8
+PROBE_BYTES = 3_000_000  # of a sample's heatmaps before compression: a clone should stay small
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Write one bundle per prompt into --out; bundles made before are removed once the new ones are there."""
+    parser = study.parser(__doc__)
+    parser.add_argument("--tokens", type=int, default=16_384, help="of a prompt, at most")
+    parser.add_argument("--prompts", action="store_true", help="make the prompt files first")
+    parser.add_argument("--prompts-folder", type=Path, default=PROMPTS)
+    arguments = parser.parse_args(argv)
+    loaded = load_model(arguments.model)
+    if arguments.prompts:
+        make_prompts(loaded, arguments.data, arguments.tokens, arguments.prompts_folder)
+    records = analyse(loaded, arguments)
+    shutil.rmtree(arguments.out, ignore_errors=True)
+    arguments.out.mkdir(parents=True)
+    for record in records:
+        write_bundle(record, arguments.out)
+
+
+def analyse(loaded: LoadedModel, arguments: argparse.Namespace) -> list[RunRecord]:
+    """The prompts' records, in order of name.
+
+    Errors: InputError for a prompt below break-even, and where no unit of any prompt fell back or no alarm went off.
+    """
+    records = []
+    paths_in_order = sorted(arguments.prompts_folder.glob("*.txt"))
+    # A process's first routed prompt took twice as long as the next ones, so one is routed and forgotten.
+    first = tokenize(read_prompt(paths_in_order[0]), loaded.tokenizer, loaded.max_tokens)
+    analyze_prompt(first, loaded, RouterConfig(seed=arguments.seed))
+    for path in paths_in_order:
+        prompt = tokenize(read_prompt(path), loaded.tokenizer, loaded.max_tokens)
+        record = analyze_prompt(
+            prompt,
+            loaded,
+            RouterConfig(seed=arguments.seed, policy=POLICIES.get(path.stem, RouterConfig.policy)),
+            calibration=CALIBRATIONS.get(path.stem),
+            audit="rows",
+            measure_dense=True,
+            domain=path.stem,
+            probe_bytes=PROBE_BYTES,
+        )
+        run = record.run
+        if not run.routed:
+            raise InputError(
+                f"{path.name} has {run.tokens:,} tokens, below this machine's break-even; pass more --tokens with "
+                "--prompts"
+            )
+        study.note(
+            f"{path.stem}: {run.tokens} tokens, density {run.density:.3f}, coverage {run.coverage}, expanded "
+            f"{run.expanded_units}, dense by fallback {run.dense_fallback_units}, {run.total_ms / 1e3:.1f} s, dense "
+            f"{(run.dense_ms or 0.0) / 1e3:.1f} s"
+        )
+        records.append(record)
+    if not any(record.fallbacks for record in records):
+        raise InputError(
+            "no unit of any sample fell back, so the page on fallbacks has nothing to show; pass another --seed"
+        )
+    if not any(record.run.drift_alarm for record in records):
+        raise InputError(
+            "no sample is unlike its calibration's prompts, so no page shows the alarm; change CALIBRATIONS"
+        )
+    return records
+
+
+def make_prompts(loaded: LoadedModel, data: Path, tokens: int, folder: Path) -> None:
+    """Prompt files of at most ``tokens`` tokens, bos included, cut at a line's end."""
+    folder.mkdir(parents=True, exist_ok=True)
+    budget = tokens - (loaded.tokenizer.bos_token_id is not None)
+
+    def ends(text: str) -> list[int]:
+        """Where each token's text ends."""
+        encoded = loaded.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        return [end for _, end in encoded["offset_mapping"]]
+
+    for domain, source in SOURCES.items():
+        text = (data / source).read_text()[: MOST_CHARACTERS_PER_TOKEN * tokens]
+        last = ends(text)[:budget][-1]
+        (folder / f"{domain}.txt").write_text(text[: text.rfind("\n", 0, last) + 1])
+    sample = fit_sample(
+        "niah_multikey_2", budget, count_tokens=lambda text: len(ends(text)), seed=2_026, index=0
+    )
+    (folder / "needles.txt").write_text(sample.prompt + sample.answer_prefix)
+
+
+if __name__ == "__main__":
+    study.run(main)

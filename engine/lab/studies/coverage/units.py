@@ -1,0 +1,246 @@
+"""One window of the trust study: routed by the frozen policy, and every unit's candidates audited on its body.
+
+The truth of a candidate is its mean mass over the whole body (GPU), or over 1,024 rows of it, one in each of as many
+equal strata (CPU). Beside the routing rows the last rows of the query blocks are drawn too, for the control that
+probes aligned rows.
+
+Under the policy "priced" a unit has rungs (``layer_fallback.py``): the router's choice and the next levels of its
+family. Every rung's certificate is recorded beside that rung's truth, and so is every rung of the layer, whose truth is
+the mean over its heads, a dense head counting 1.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from routesparse.engine.audit.auditor import Audited, Auditor, Executed
+from routesparse.engine.audit.candidates import candidate_errors, candidate_masses, draw_body_rows
+from routesparse.engine.audit.rows import audit_units, measure_rows
+from routesparse.engine.calibrate.measure import ERROR_ROWS, prefill
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.decide.decision import Decision
+from routesparse.engine.decide.settings import LayerSettings
+from routesparse.engine.lab.studies.coverage.plan import Planned
+from routesparse.engine.method.certificate import (
+    bernstein_lower_bound,
+    betting_lower_bound,
+    error_of_a_test,
+    row_lower_bound,
+)
+from routesparse.engine.method.fallback import FALLBACK_KINDS
+from routesparse.engine.method.inputs import AttentionInputs
+from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.method.layer_fallback import levels_above, next_levels
+from routesparse.engine.method.patterns import priced_candidate
+from routesparse.engine.models.load import LoadedModel
+from routesparse.engine.runtime.session import RoutingSession
+from routesparse.engine.seeds import stable_seed
+
+AUDIT_ROWS = 128  # of output errors and bounds
+BODY_ROWS = 1_024
+SAMPLED_ROWS = 8
+OFFSET_BINS = 8  # of a row's place in its query block
+AUDITED = ("mean_error", "max_error", "bound_paper", "bound_tight", "violations", "rows", "executed_error")
+
+
+def measure(
+    loaded: LoadedModel, planned: Planned, config: RouterConfig, profile: LatencyProfile
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The window's row, and one row per unit."""
+    started = time.perf_counter()
+    auditor = UnitAuditor(errors=planned.part == "A")  # alpha and e are fitted on fold A
+    session = RoutingSession(config, profile=profile, auditor=auditor, salt=planned.window.sha256)
+    prefill(loaded, planned.window.token_ids, session)
+    run = session.trace.record().run
+    window = {
+        "density": run.density,
+        "gate_threshold": run.gate_threshold,
+        "profile": profile.name,
+        "dtype": loaded.dtype,
+        "revision": loaded.revision,
+        "config": config.digest(),
+        "seconds": time.perf_counter() - started,
+    }
+    return window, auditor.rows
+
+
+class UnitAuditor(Auditor):
+    """Keeps one row per unit for the study, and leaves none in the run's record."""
+
+    def __init__(self, errors: bool) -> None:
+        """errors: the output errors of all candidates are measured too."""
+        self.rows: list[dict[str, Any]] = []
+        self._errors = errors
+
+    def audit(
+        self, inputs: AttentionInputs, decision: Decision, settings: LayerSettings, executed: Executed
+    ) -> Audited:
+        """See ``Auditor.audit``."""
+        config, seed = settings.config, settings.seed
+        body = body_rows(inputs, decision, seed)
+        masses = candidate_masses(inputs, decision, body, config).flatten(0, 1).cpu().double().numpy()
+        last = aligned_rows(inputs, decision, config)
+        aligned = candidate_masses(inputs, decision, last, config).flatten(0, 1).cpu().double().numpy()
+        errors = None
+        if self._errors:
+            some = draw_body_rows(inputs, decision, ERROR_ROWS, seed)
+            errors = candidate_errors(inputs, decision, some).flatten(0, 1).numpy()
+        audits = {a.head: a for a in audit_units(inputs, decision, AUDIT_ROWS, seed, executed=executed)}
+        offset = (body % config.block_q).flatten(0, 1).cpu().numpy()
+        ladder = rungs(decision, config) if config.policy == "priced" else None
+        of_layer = {} if ladder is None else layer_claims(decision, ladder, masses.mean(1))
+        for unit in range(decision.heads):
+            row = describe(decision, unit, masses[unit].mean(0)) | of_layer
+            if ladder is not None:
+                row |= rung_claims(decision, unit, ladder[unit], masses[unit].mean(0), config)
+            row |= claims(decision, unit, masses[unit], config)
+            row["aligned_all"] = _resampled(decision, unit, aligned[unit], config.routing_rows, seed).mean(0)
+            if errors is not None:
+                row["disagreement_all"], row["error_all"] = decision.scores.disagreement[unit], errors[unit]
+            if unit in audits:
+                chosen = int(decision.certified.choice[unit])
+                rows = _resampled(decision, unit, aligned[unit, :, chosen], config.certificate_rows, seed)
+                row["aligned_lower"] = betting_lower_bound(rows, bound_error(config))
+                row["omitted_by_offset"] = omitted_by_offset(masses[unit, :, chosen], offset[unit], config)
+                row |= {name: getattr(audits[unit], name) for name in AUDITED}
+                row |= _sampled(inputs, decision, unit, seed)
+            self.rows.append(row)
+        return Audited()
+
+
+def _resampled(decision: Decision, unit: int, rows: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """``count`` of the rows with replacement: as many as a probe would read."""
+    rng = np.random.default_rng([seed, decision.layer, unit])
+    return rows[rng.integers(0, len(rows), count)]
+
+
+def _sampled(inputs: AttentionInputs, decision: Decision, unit: int, seed: int) -> dict[str, np.ndarray]:
+    """Error and both bounds of a few random rows, relative to the row's output."""
+    rows = draw_body_rows(inputs, decision, SAMPLED_ROWS, seed)[0, unit].sort().values
+    found = measure_rows(inputs, decision, 0, unit, rows)
+    norm = np.maximum(found["norm"], 1e-12)
+    return {f"row_{name}": found[name] / norm for name in ("error", "paper", "tight")}
+
+
+def body_rows(inputs: AttentionInputs, decision: Decision, seed: int) -> torch.Tensor:
+    """int64 [1, H, P] of a prompt without padding: the whole body on a GPU, else a row of each of BODY_ROWS strata."""
+    body = decision.segment.body
+    if inputs.q.is_cuda or body <= BODY_ROWS:
+        return draw_body_rows(inputs, decision, None, seed)
+    generator = torch.Generator().manual_seed(
+        stable_seed("strata", seed, decision.layer, decision.segment.index)
+    )
+    draws = torch.rand(1, decision.heads, BODY_ROWS, generator=generator, dtype=torch.float64)
+    return ((torch.arange(BODY_ROWS) + draws) / BODY_ROWS * body).long().clamp_max(body - 1)
+
+
+def aligned_rows(inputs: AttentionInputs, decision: Decision, config: RouterConfig) -> torch.Tensor:
+    """int64 [1, H, N]: the last row of every query block of the body."""
+    rows = torch.arange(config.block_q - 1, decision.segment.body, config.block_q, device=inputs.q.device)
+    return rows.expand(1, decision.heads, -1)
+
+
+def describe(decision: Decision, unit: int, true: np.ndarray) -> dict[str, Any]:
+    """Choice and statistics of one unit; true [C]: body mean mass of each candidate."""
+    scores, certified = decision.scores, decision.certified
+    chosen = int(certified.choice[unit])
+    tests = [t for t in certified.tests if t.unit == unit]
+    return {
+        "layer": decision.layer,
+        "segment": decision.segment.index,
+        "head": unit,
+        "pattern": decision.candidates[chosen].pattern,
+        "chosen": chosen,
+        "first": int(decision.routed.choice[unit]),
+        "dense": len(true) - 1,
+        "gate_threshold": decision.gate_threshold[unit].max(),
+        "fallback": FALLBACK_KINDS.index(certified.fallback[unit]),
+        "density": scores.density[unit, chosen],
+        "disagreement": scores.disagreement[unit, chosen],
+        "entropy": decision.entropy[unit],
+        "local_band": decision.local_band[unit],
+        "agreement": decision.agreement[unit],
+        "lower": certified.lower_mass[unit],
+        "test_lower": np.array([t.lower_mass for t in tests]),
+        "test_true": np.array([true[t.candidate] for t in tests]),
+        "mass_all": scores.mass[unit],
+        "recent_all": scores.recent_mass[unit],
+        "kernel_us_all": scores.kernel_us[unit],
+        "true_all": true,
+    }
+
+
+def claims(decision: Decision, unit: int, masses: np.ndarray, config: RouterConfig) -> dict[str, Any]:
+    """Row statements of one unit and the share of its audited rows above each; masses [P, C]."""
+    chosen, first, dense = (
+        int(decision.certified.choice[unit]),
+        int(decision.routed.choice[unit]),
+        masses.shape[1] - 1,
+    )
+    rows = decision.certificate_mass[unit]
+    found: dict[str, Any] = {}
+    if first != dense:
+        bound = row_lower_bound(rows[:, first], config.confidence)
+        found["first_row_covered"] = (masses[:, first] >= bound).mean()
+    if chosen == dense:
+        return found
+    for name, level in (("row_q", config.confidence), ("row_s", config.row_level)):
+        found[f"{name}_covered"] = (masses[:, chosen] >= row_lower_bound(rows[:, chosen], level)).mean()
+    return found | {"bernstein": bernstein_lower_bound(rows[:, chosen], bound_error(config))}
+
+
+def bound_error(config: RouterConfig) -> float:
+    """What a single bound may err: 1 - q under the policy "priced" (``certificate.kept_rung``), else a share of it."""
+    if config.policy == "priced":
+        return 1.0 - config.confidence
+    return error_of_a_test(config.confidence, config.max_tests)
+
+
+def rungs(decision: Decision, config: RouterConfig) -> np.ndarray:
+    """The candidates that step 5 may climb to, of each unit: int64 [U, s], -1 for dense."""
+    cost, choice = torch.tensor(decision.scores.kernel_us), torch.tensor(decision.routed.choice)
+    following = torch.tensor(next_levels(decision.candidates))
+    return levels_above(cost, choice, following, config.max_tests).numpy()
+
+
+def rung_claims(
+    decision: Decision, unit: int, ladder: np.ndarray, true: np.ndarray, config: RouterConfig
+) -> dict[str, Any]:
+    """The unit's rungs (ladder int64 [s]), and of those that are sparse the bound and the truth; true [C]."""
+    sparse = ladder[ladder >= 0]
+    rows = np.ascontiguousarray(decision.certificate_mass[unit][:, sparse].T)
+    lower_bound = betting_lower_bound if config.bound == "betting" else bernstein_lower_bound
+    return {
+        "priced": priced_candidate(decision.candidates),
+        "ladder": ladder,
+        "rung_lower": lower_bound(rows, bound_error(config)) if len(sparse) else np.empty(0),
+        "rung_true": true[sparse],
+    }
+
+
+def layer_claims(decision: Decision, ladder: np.ndarray, true: np.ndarray) -> dict[str, Any]:
+    """The layer's certificate beside the truth, the same for each of its units: ladder [U, s], true [U, C].
+
+    layer_true: mean over heads as they ran; layer_rung_true: with every head at a rung.
+    """
+    layer = decision.certified.layer
+    assert layer is not None
+    at_rung = np.where(ladder >= 0, np.take_along_axis(true, ladder.clip(0), 1), 1.0)
+    return {
+        "layer_lower": layer.lower_mass[0],
+        "layer_rung": int(layer.rung[0]),
+        "layer_bounds": layer.bounds[0],
+        "layer_rung_true": at_rung.mean(0),
+        "layer_true": true[np.arange(len(true)), decision.certified.choice].mean(),
+    }
+
+
+def omitted_by_offset(mass: np.ndarray, offset: np.ndarray, config: RouterConfig) -> np.ndarray:
+    """Mean 1 - mass of the audited rows [P] by their place in the query block, in OFFSET_BINS equal bins."""
+    place = offset * OFFSET_BINS // config.block_q
+    count = np.bincount(place, minlength=OFFSET_BINS)
+    return np.bincount(place, weights=1.0 - mass, minlength=OFFSET_BINS) / np.maximum(count, 1)

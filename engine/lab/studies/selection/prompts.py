@@ -1,0 +1,192 @@
+"""The study's prompts: windows of text, RULER's tasks, and the two tasks whose body looks things up.
+
+Development (seed DEVELOPMENT_SEED): rules and their constants may be chosen on these prompts, of documents of the
+calibration split (docs have none). Every other seed is reported, on documents of the test split.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from routesparse.engine.errors import InputError
+from routesparse.engine.lab.studies.selection.tasks import BODY_TASKS, make_body, stretch
+from routesparse.engine.lab.training.corpus import Document, read_folder
+from routesparse.engine.lab.training.samples import sample_rng
+from routesparse.engine.lab.training.tasks import TASKS, fit_sample
+
+DEVELOPMENT_SEED = 0
+SEED_OFFSET = 91_000  # evaluation seeds are disjoint from training's
+DOMAINS = ("prose", "code", "dialog", "docs")
+TEXT = "text:"
+DEFAULT_TASKS = (
+    *(TEXT + domain for domain in DOMAINS),
+    *("vt", "niah_multivalue", "niah_multiquery", "fwe"),
+    *BODY_TASKS,
+)
+CHARACTERS_PER_TOKEN = 8  # more than any text has
+GOLDEN = 0.618033988749895  # windows at multiples of it, modulo 1, lie far apart whatever their number
+
+
+@dataclass(frozen=True)
+class Item:
+    """What names a prompt: with the data folder it makes the same one again."""
+
+    task: str
+    length: int
+    index: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.task}/{self.length}/{self.index}/{self.seed}"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """ids: with the begin token. asked: positions whose token is looked up or, of text, all but the first.
+
+    answer: tokens of the gold answer, and gold the strings that it is scored by; of text and body tasks none.
+    needles, question: positions of the asked needles' tokens and of the question with its unfinished answer, where the
+    task has them.
+    """
+
+    item: Item
+    ids: list[int]
+    asked: list[int]
+    answer: list[int]
+    gold: tuple[str, ...]
+    about: dict[str, Any]
+    needles: tuple[int, ...] = ()
+    question: tuple[int, ...] = ()
+
+    @property
+    def is_text(self) -> bool:
+        return self.item.task.startswith(TEXT)
+
+
+def items(tasks: list[str], lengths: list[int], prompts: int, windows: int, seed: int) -> list[Item]:
+    """Every prompt, lengths outermost and tasks innermost, so that a run cut short has some of every task."""
+    counts = {task: windows if task.startswith(TEXT) else prompts for task in tasks}
+    return [
+        Item(task, length, index, seed)
+        for length in lengths
+        for index in range(max(counts.values(), default=0))
+        for task, count in counts.items()
+        if index < count
+    ]
+
+
+class Prompts:
+    """Makes prompts of one data folder; documents are read when they are first needed."""
+
+    def __init__(self, data: Path, tokenizer: Any, seed: int) -> None:
+        self._data, self._tokenizer, self._seed = data, tokenizer, seed
+        self._sources: dict[str, Source] = {}
+
+    def make(self, item: Item) -> Prompt:
+        """Errors: InputError for an unknown task or domain; ValueError where it does not fit its length."""
+        kind, _, domain = item.task.rpartition(":")
+        if kind:
+            return self._window(item, self._source(domain))
+        if item.task not in (*TASKS, *BODY_TASKS):
+            known = ", ".join((*DEFAULT_TASKS, *TASKS))
+            raise InputError(f"unknown task {item.task!r}; use some of {known}")
+        source = self._source("prose")
+        document = source.documents[item.index % len(source.documents)]
+        about = {**source.about, "documents": [document.name]}
+        if item.task in BODY_TASKS:
+            return self._body(item, document.text, about)
+        sample = fit_sample(
+            item.task,
+            item.length,
+            count_tokens=lambda text: len(self._encode(text)[0]),
+            haystack=document.text,
+            seed=item.seed + SEED_OFFSET,
+            index=item.index,
+        )
+        ids, spans = self._encode(sample.prompt + sample.answer_prefix)
+        answer, shift = self._encode(sample.answer)[0], len(self._begun([]))
+        needles = tuple(
+            place + shift
+            for place, (first, last) in enumerate(spans)
+            if any(first < end and last > start for start, end in sample.needle_spans)
+        )
+        question = tuple(
+            place + shift for place, (first, _) in enumerate(spans) if first >= len(sample.context)
+        )
+        return Prompt(item, self._begun(ids), [], answer, sample.gold, about, needles, question)
+
+    def _window(self, item: Item, source: Source) -> Prompt:
+        """A window of the split's documents one after another, without end."""
+        first = sample_rng(item.seed + SEED_OFFSET, item.task, item.length, 0).random()
+        start, room = (first + item.index * GOLDEN) % 1, item.length - len(self._begun([]))
+        ids, spans = self._encode(stretch(source.text, start, CHARACTERS_PER_TOKEN * item.length))
+        ids = self._begun(ids[:room])
+        names = source.within(int(start * len(source.text)), spans[min(room, len(spans)) - 1][1])
+        asked = list(range(1, len(ids)))
+        return Prompt(item, ids, asked, [], (), {**source.about, "documents": names})
+
+    def _body(self, item: Item, haystack: str, about: dict[str, Any]) -> Prompt:
+        made = make_body(
+            item.task,
+            item.length,
+            offsets=lambda text: self._encode(text)[1],
+            haystack=haystack,
+            seed=item.seed + SEED_OFFSET,
+            index=item.index,
+        )
+        ids, spans = self._encode(made.text)
+        shift = len(self._begun([]))
+        asked = [index + shift for index in made.asked_tokens(spans)]
+        return Prompt(item, self._begun(ids)[: item.length], asked, [], (), about)
+
+    def _encode(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        return encoded["input_ids"], encoded["offset_mapping"]
+
+    def _begun(self, ids: list[int]) -> list[int]:
+        begin = self._tokenizer.bos_token_id
+        return ids if begin is None else [begin, *ids]
+
+    def _source(self, domain: str) -> Source:
+        if domain not in self._sources:
+            self._sources[domain] = Source(*documents(self._data, domain, self._seed))
+        return self._sources[domain]
+
+
+@dataclass(frozen=True)
+class Source:
+    """The documents of one domain that a seed's prompts are made of."""
+
+    split: str
+    documents: list[Document]
+
+    @cached_property
+    def text(self) -> str:
+        return "\n\n".join(document.text for document in self.documents)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        return {"split": self.split}
+
+    def within(self, start: int, characters: int) -> list[str]:
+        """Names of the documents that a stretch of the text touches."""
+        names, begin, size = [], 0, len(self.text)
+        for document in self.documents:
+            end = begin + len(document.text)
+            if any(start < end + turn and begin + turn < start + characters for turn in (0, size)):
+                names.append(document.name)
+            begin = end + 2
+        return names
+
+
+def documents(data: Path, domain: str, seed: int) -> tuple[str, list[Document]]:
+    """The split of a seed's prompts, and its documents. Errors: InputError where the folder holds none."""
+    split = "calibration" if seed == DEVELOPMENT_SEED else "test"
+    found = list(read_folder(data / domain / split, domain))
+    if not found:
+        raise InputError(f"{data} holds no {split} documents of {domain!r}; pass another --data or --tasks")
+    return split, found

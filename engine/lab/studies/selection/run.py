@@ -1,0 +1,141 @@
+"""Area against loss of every selection rule, on the same prompts and the same kernel.
+
+    python -m routesparse.engine.lab.studies.selection --out selection.jsonl --lengths 32768 \\
+        --tasks text:prose vt relay --methods routesparse=0.9 flexprefill=0.95 trial:NAME=0.002 --seed 1
+
+--out grows by one line per method, setting and prompt; what it holds already is skipped, so the same command goes on
+where it was cut off (a failed line is tried again). Every method's first setting comes before any second one.
+--seed 0: development, on documents of the calibration split; any other seed: reported, on those of test.
+--no-extras: rules as published, without what every plan of RouteSparse reads. table.py makes tables of the files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import time
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from routesparse.engine.crew.crews import Processes
+from routesparse.engine.crew.work import Piece
+from routesparse.engine.device.broken import broken_device
+from routesparse.engine.lab import study
+from routesparse.engine.lab.studies.selection import methods, prompts, rows
+from routesparse.engine.lab.studies.selection.measure import Bench
+from routesparse.engine.lab.studies.shared import Line, append_lines
+from routesparse.engine.models.load import load_in_turn
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure what the file does not hold yet, until the time is up. Returns how many measurements failed."""
+    parser = study.parser(__doc__)
+    parser.set_defaults(seed=prompts.DEVELOPMENT_SEED)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[32_768])
+    parser.add_argument("--tasks", nargs="+", default=list(prompts.DEFAULT_TASKS))
+    parser.add_argument("--methods", nargs="+", default=methods.known(), help="NAME or NAME=VALUE,VALUE")
+    parser.add_argument("--prompts", type=int, default=10, help="per task and length")
+    parser.add_argument("--windows", type=int, default=4, help="per text domain and length")
+    parser.add_argument("--no-extras", action="store_true")
+    parser.add_argument("--limit-s", type=float, default=float("inf"), help="start nothing after it")
+    study.add_processes(parser)
+    arguments = parser.parse_args(argv)
+    deadline = time.time() + arguments.limit_s
+    arguments.methods = ["dense", *arguments.methods]
+    turns = methods.rounds(arguments.methods)  # an unknown name ends the run before anything is loaded
+    done = rows.read_rows(rows.parts(arguments.out))[0]
+    items = prompts.items(
+        arguments.tasks, arguments.lengths, arguments.prompts, arguments.windows, arguments.seed
+    )
+    lots = [lot_of(turn, item, not arguments.no_extras, done) for turn in turns for item in items]
+    processes = Processes(arguments.processes, arguments.ray)
+    opened = functools.partial(_opened, arguments, study.command())
+    return append_lines(arguments.out, opened, lots, processes, deadline)
+
+
+def lot_of(
+    turn: Sequence[tuple[str, float]], item: prompts.Item, extras: bool, done: Container[rows.Key]
+) -> list[Piece]:
+    """One prompt by the methods of a turn that ``done`` does not hold."""
+    return [
+        Piece(f"{name}={setting:g} {item.name}", (item, (name, setting)))
+        for name, setting in turn
+        if rows.key_of(label(name, setting, item, extras)) not in done
+    ]
+
+
+def _opened(arguments: argparse.Namespace, command: str, place: int) -> Measuring:
+    """A process's own model and methods."""
+    loaded = load_in_turn(arguments.model, place)
+    about = {**study.header(loaded, arguments), "command": command}
+    bench = Bench(loaded, extras=not arguments.no_extras)
+    maker = prompts.Prompts(arguments.data, loaded.tokenizer, arguments.seed)
+    return Measuring(bench, arguments, not arguments.no_extras, maker.make, about)
+
+
+class Measuring:
+    """Does one prompt by one method: its row, first of all a header; None for a method that can't be made."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        arguments: argparse.Namespace,
+        extras: bool,
+        make: Callable[[prompts.Item], prompts.Prompt],
+        about: dict[str, Any],
+    ) -> None:
+        searched = bench.searched_for(arguments.methods, arguments.lengths, arguments.data)
+        usable = methods.usable(arguments.methods, searched)
+        self._methods = {(one.name, one.setting): one for turn in usable for one in turn}
+        self.bench, self._extras, self._make = bench, extras, make
+        self._header = [about]
+        self._prompts: dict[prompts.Item, prompts.Prompt] = {}
+
+    def __call__(self, given: tuple[prompts.Item, tuple[str, float]]) -> list[Line] | None:
+        item, named = given
+        method = self._methods.get(named)
+        if method is None:
+            return None
+        if item not in self._prompts:
+            self._forget()
+            self._prompts[item] = self._make(item)
+        row = label(*named, item, self._extras) | measured(self.bench, self._prompts[item], method)
+        lines, self._header = [*self._header, row], []
+        return lines
+
+    @property
+    def chosen(self) -> Iterable[methods.Method]:
+        """The methods that can be made."""
+        return self._methods.values()
+
+    def _forget(self) -> None:
+        """Before another prompt."""
+
+
+def label(name: str, setting: float, item: prompts.Item, extras: bool) -> dict[str, Any]:
+    """What names a row. Methods that extras change nothing of are measured once, under true."""
+    return {
+        "method": name,
+        "setting": setting,
+        "task": item.task,
+        "length": item.length,
+        "index": item.index,
+        "seed": item.seed,
+        "extras": extras or not methods.takes_extras(name),
+        "reported": item.seed != prompts.DEVELOPMENT_SEED,
+    }
+
+
+def measured(bench: Bench, prompt: prompts.Prompt, method: methods.Method) -> dict[str, Any]:
+    """One row's numbers, or why there are none."""
+    about = {**prompt.about, "tokens": len(prompt.ids), "positions": len(prompt.asked) or len(prompt.answer)}
+    try:
+        return about | bench.measure(prompt, method)
+    except Exception as error:
+        if broken_device() is not None:
+            raise
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        return about | {"failed": f"{type(error).__name__}: {error}"[:500]}

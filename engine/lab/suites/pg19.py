@@ -1,0 +1,120 @@
+"""PG-19 (Rae et al. 2019, arXiv:1911.05507): how surprised a model is by books that it has not seen.
+
+Files: ``<root>/{validation,test}/<id>.txt`` and ``metadata.csv`` without header (id, title by author, year, url). One
+book is one prompt, its first tokens up to the length; no window crosses books. With S = sum of -log p over all tokens
+but the first, in nats:
+
+    word perplexity   exp(S / words), the official unit, whatever the tokenizer
+    token perplexity  exp(S / tokens)
+    bits per byte     S / (ln 2 * UTF-8 bytes)
+    last 1K           token perplexity of the last 1,024 tokens of each book, which all have long contexts
+
+Sums run over all books before the division (corpus perplexity). S comes from the prefill's own logits, which are what
+sparse attention changes.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from routesparse.engine.errors import InputError
+from routesparse.engine.lab.suites.source import Source
+from routesparse.engine.lab.suites.suite import (
+    Example,
+    Request,
+    Row,
+    Suite,
+    TaskScore,
+    field_of,
+    named_row,
+)
+from routesparse.engine.schema import POSITIVE, Number
+
+SPLITS = ("validation", "test")
+LAST_TOKENS = 1_024
+FIELDS = ("nll", "tokens", "words", "bytes", "last_nll", "last_tokens")
+_NATS, _COUNT = Annotated[float, Number(0.0)], Annotated[float, Number(POSITIVE)]
+DIGITS = 4
+
+
+@dataclass(frozen=True)
+class Book:
+    """One book; title and year are empty where metadata.csv does not list it."""
+
+    name: str
+    title: str
+    year: str
+    text: str
+
+
+def read_books(root: Path, split: str) -> list[Book]:
+    """The books of a split, by id. Errors: InputError where the folder has none."""
+    listed: dict[str, tuple[str, str]] = {}
+    if (root / "metadata.csv").exists():
+        with (root / "metadata.csv").open(encoding="utf-8", newline="") as file:
+            listed = {row[0]: (row[1], row[2]) for row in csv.reader(file) if len(row) >= 3}
+    books = [
+        Book(path.stem, *listed.get(path.stem, ("", "")), path.read_text("utf-8"))
+        for path in sorted((root / split).glob("*.txt"))
+    ]
+    if not books:
+        raise InputError(f"{root / split} holds no books <id>.txt; pass the folder that holds {split}/")
+    return books
+
+
+def measures(rows: Sequence[Row]) -> dict[str, float]:
+    """The four measures of a set of books. Errors: InputError for a row without its fields, or no tokens."""
+    books = []
+    for number, row in enumerate(rows, 1):
+        with named_row(number):
+            books.append([field_of(row, name, kind=_NATS if "nll" in name else _COUNT) for name in FIELDS])
+    if not books:
+        raise InputError("there are no books to score; pass one row a book with its sums")
+    try:
+        sums = dict(zip(FIELDS, map(math.fsum, zip(*books, strict=True)), strict=True))
+        return {
+            "word_perplexity": math.exp(sums["nll"] / sums["words"]),
+            "token_perplexity": math.exp(sums["nll"] / sums["tokens"]),
+            "bits_per_byte": sums["nll"] / (math.log(2) * sums["bytes"]),
+            "last_1k": math.exp(sums["last_nll"] / sums["last_tokens"]),
+        }
+    except OverflowError as error:
+        raise InputError("the nats a word are too many for a perplexity; pass one row a book") from error
+
+
+def score(task: str, rows: Sequence[Row]) -> TaskScore:
+    """Word perplexity of a split; a row's value is its book's nats a word."""
+    SUITE.check(task)
+    found = {name: round(value, DIGITS) for name, value in measures(rows).items()}
+    values = tuple(float(row["nll"]) / float(row["words"]) for row in rows)
+    return TaskScore(values, found["word_perplexity"], found)
+
+
+def examples(request: Request, source: Source) -> Iterator[Example]:
+    """The first tokens of each book, one prompt a book.
+
+    Books lie in ``<data>/benchmarks/pg19/``, else in ``<data>/prose``, where calibration stands for validation. Errors:
+    InputError for an unknown split, or no books.
+    """
+    SUITE.check(request.task)
+    root = source.folder("pg19")
+    split = request.task
+    if not root.exists():
+        root = source.data / "prose"
+        split = {"validation": "calibration"}.get(split, split)
+    for index, book in enumerate(read_books(root, split)[request.first : request.n], request.first):
+        text, _ = source.cut_end(book.text, request.length - source.special_tokens)
+        yield Example(request.task, index, text, "", None, "", 0, book.name, {"title": book.title})
+
+
+def book_row(example: Example, prediction: str) -> dict[str, Any]:
+    """PG-19 has no predictions: its rows come from the prefill's losses."""
+    raise InputError("PG-19 is scored by the losses of its books, not by texts")
+
+
+SUITE = Suite("pg19", SPLITS, score, examples, book_row)

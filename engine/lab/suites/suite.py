@@ -1,0 +1,188 @@
+"""What every suite shares: one prompt with its gold answers, and a task's score."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from routesparse.engine.errors import InputError
+from routesparse.engine.lab.training.samples import cleaned
+from routesparse.engine.plain_files import read_bounded
+from routesparse.engine.schema import FieldError, Holds, checked
+
+if TYPE_CHECKING:
+    from routesparse.engine.lab.suites.source import Source
+
+MOST_DATA_BYTES = 1 << 31  # of a file of prompts; InfiniteBench's longest has about 1 GB
+MOST_PREDICTION_BYTES = 1 << 29
+Row = Mapping[str, Any]  # one line of a prediction file, in the suite's own format
+Golds = Annotated[list[str], Holds(bool, "a list with at least one gold string")]
+_ID = Annotated[Any, Holds(lambda one: type(one) in (int, str), "a text or a whole number")]
+
+
+@dataclass(frozen=True)
+class Example:
+    """One prompt of a task. The model reads ``prompt + answer_prefix`` and writes at most ``new_tokens``.
+
+    gold: what the suite's scorer compares with, in the suite's own format. answer: a reference completion, whose
+    log-likelihood is measured; empty where the suite has none. cluster: what prompts share that are not independent,
+    such as their document. more: further fields of the suite's prediction rows.
+    """
+
+    task: str
+    index: int
+    prompt: str
+    answer_prefix: str
+    gold: Any
+    answer: str
+    new_tokens: int
+    cluster: str
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """A task's score as the official script prints it, and what it is made of.
+
+    values: one per prediction row, 0 to 1 (of PG-19 nats a word); None where the row has no automatic metric.
+    score: in points, rounded as printed; several numbers where the script prints several, the mean last.
+    parts: further numbers that are reported beside it.
+    """
+
+    values: tuple[float | None, ...]
+    score: float | list[float]
+    parts: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def n(self) -> int:
+        """Rows that have a value."""
+        return sum(value is not None for value in self.values)
+
+    @property
+    def mean(self) -> float:
+        """The one number that stands for the task."""
+        return self.score[-1] if isinstance(self.score, list) else self.score
+
+
+@dataclass(frozen=True)
+class Request:
+    """The prompts of one task, ``first`` up to n: at most ``length`` tokens each with the answer's room.
+
+    A prompt does not depend on ``first`` or n, so that several processes can make one task's.
+    """
+
+    task: str
+    length: int
+    n: int
+    seed: int
+    first: int = 0
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A benchmark. ``examples`` makes prompts or reads them from files; ``row`` is a prediction in its own format.
+
+    stops_at_gold: more text cannot lower a score, so decoding may end where the answer is the gold one.
+    """
+
+    name: str
+    tasks: tuple[str, ...]
+    score: Callable[[str, Sequence[Row]], TaskScore]
+    examples: Callable[[Request, Source], Iterator[Example]]
+    row: Callable[[Example, str], dict[str, Any]]
+    stops_at_gold: bool = False
+
+    def check(self, task: str) -> None:
+        """Errors: InputError for an unknown task."""
+        if task not in self.tasks:
+            raise InputError(f"{self.name} has no task {task!r}; use some of {', '.join(self.tasks)}")
+
+
+def mean_score(values: Sequence[float], digits: int, nulls: int = 0) -> TaskScore:
+    """100 times the mean of the rows' values, beside it the nulls if there are any. Errors: InputError without rows."""
+    if not values:
+        raise InputError("there are no rows to score; pass a file with at least one prediction")
+    points = round(100 * sum(values) / len(values), digits)
+    return TaskScore(tuple(values), points, {"nulls": nulls} if nulls else {})
+
+
+def row_values(
+    rows: Sequence[Row], value: Callable[[Row, str], float], *names: str
+) -> tuple[list[float], int]:
+    """Each row's value, given the row and its prediction, which stands in the first of these fields that the row has;
+    and how many predictions are null or blank. A null one scores 0, whatever an empty text would.
+
+    Errors: InputError for a prediction that is neither a text nor null, and those of ``value``; all name the row.
+    """
+    values, nulls = [], 0
+    for number, row in enumerate(rows, 1):
+        with named_row(number):
+            prediction = field_of(row, *names, kind=str | None)
+            found = value(row, prediction or "")
+        values.append(0.0 if prediction is None else found)
+        nulls += not cleaned(prediction or "")
+    return values, nulls
+
+
+@contextmanager
+def named_row(number: int) -> Iterator[None]:
+    """Errors: InputError that names the row, for an InputError or a FieldError within."""
+    try:
+        yield
+    except (InputError, FieldError) as error:
+        raise InputError(f"row {number}: {error}") from error
+
+
+def field_of(row: Row, *names: str, kind: Any = Any) -> Any:
+    """The first of these fields that the row has. Errors: InputError where it has none; FieldError where it is not of
+    this kind (``engine/schema.py``)."""
+    for name in names:
+        if name in row:
+            return checked(kind, row[name], name)
+    raise InputError(
+        f"no field {' or '.join(map(repr, names))}, only {', '.join(sorted(row))}; "
+        "pass predictions in the suite's own format"
+    )
+
+
+def refuse_twice(rows: Sequence[Row]) -> None:
+    """Errors: InputError for two rows of one id, or an id of another kind."""
+    seen: dict[str | int, int] = {}
+    for number, row in enumerate(rows, 1):
+        name = next((name for name in ("index", "id", "_id") if row.get(name) is not None), None)
+        if name is None:
+            continue
+        with named_row(number):
+            found = field_of(row, name, kind=_ID)
+            if found in seen:
+                raise InputError(f"{name} is {found!r}, as in row {seen[found]}; keep one row of each prompt")
+        seen[found] = number
+
+
+def read_rows(path: Path, most_bytes: int = MOST_DATA_BYTES) -> list[dict[str, Any]]:
+    """The objects of a JSON Lines file in UTF-8; empty lines are skipped.
+
+    Errors: InputError, with the line, or for a file of more than ``most_bytes``.
+    """
+    try:
+        lines = read_bounded(path, most_bytes).decode("utf-8").split("\n")
+    except OSError as error:
+        raise InputError(f"{str(path)!r} cannot be read: {error.strerror}; pass a JSON Lines file") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{str(path)!r} is not UTF-8; pass a JSON Lines file") from error
+    rows = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path}, line {number} is no JSON: {getattr(error, 'msg', error)}") from error
+        if not isinstance(row, dict):
+            raise InputError(f"{path}, line {number} is no JSON object; every line must be one")
+        rows.append(row)
+    return rows

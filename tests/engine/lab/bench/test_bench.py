@@ -1,0 +1,189 @@
+"""Benchmarks without a GPU: what they count, the rival's mask, and the refusal. Times need a GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from routesparse.engine import paths
+from routesparse.engine.cli.main import main
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.errors import InputError
+from routesparse.engine.lab.bench.deciding import Decider
+from routesparse.engine.lab.bench.end_to_end import CASES, _has_plans, _ratios, _share
+from routesparse.engine.lab.bench.problems import Shape, plan_pairs, published_plans, random_plan, tensors
+from routesparse.engine.lab.bench.recorded import Recorder
+from routesparse.engine.lab.bench.rivals import _block_mask
+from routesparse.engine.lab.bench.transformer import Size, Transformer, _rotate
+from routesparse.engine.models.load import load_model
+from routesparse.engine.profiles.measure import NamedProfile
+from routesparse.engine.runtime.session import RoutingSession
+from routesparse.engine.runtime.transformers import routed_by
+from routesparse.kernels.interface import RowPlan, sparse_attention
+
+
+def test_a_dense_plan_holds_the_causal_pairs_of_its_shape() -> None:
+    shape = Shape(n_tokens=300, heads=4, kv_heads=2, head_size=64, batch=2)
+    assert plan_pairs(RowPlan.dense(2, 4, 300, 300)) == shape.causal_pairs
+    assert shape.flops(shape.causal_pairs) == 4 * 64 * 2 * 4 * 300 * 301 / 2
+
+
+@pytest.mark.parametrize("grain_tokens", [64, 128])
+def test_the_rival_reads_the_same_keys(grain_tokens: int) -> None:
+    """FlexAttention's lists and predicate together give the plan's mask."""
+    n, generator = 1024, torch.Generator().manual_seed(1)
+    mask = torch.rand(1, 2, n // 128, n // grain_tokens, generator=generator) < 0.4
+    mask = mask.repeat_interleave(grain_tokens // 64, -1)
+    plan = RowPlan.from_block_mask(mask, n, n)
+    blocks = _block_mask(plan, grain_tokens)
+
+    def dense(count: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+        kept = torch.zeros(order.shape, dtype=torch.bool)
+        live = torch.arange(order.shape[-1]) < count[..., None]
+        kept.scatter_(-1, order.long(), live)
+        return kept.repeat_interleave(grain_tokens, -1).repeat_interleave(128, -2)
+
+    position = torch.arange(n)
+    causal = blocks.mask_mod(None, None, position[:, None], position)
+    partial = dense(blocks.kv_num_blocks, blocks.kv_indices)
+    full = dense(blocks.full_kv_num_blocks, blocks.full_kv_indices)
+    assert torch.equal((partial & causal) | full, plan.to_mask())
+
+
+def test_speedups_and_the_bound_come_from_rows_of_the_same_length_and_layers() -> None:
+    rows = [
+        {"what": "no attention", "seconds": 3.0},
+        {"what": "cudnn", "seconds": 11.0},
+        {"what": "flash2", "seconds": 17.0},
+        {"what": "sparse 5%", "seconds": 4.0},
+    ]
+    sparse = _ratios(rows)[3]
+    assert sparse["speedup_over_cudnn"] == 11 / 4
+    assert sparse["speedup_over_flash2"] == 17 / 4
+    assert sparse["share_of_bound"] == 3 / 4
+
+
+def test_a_length_without_recorded_plans_is_said() -> None:
+    recorder, said = SimpleNamespace(most_tokens=20_000, prompt=Path("a/book.txt")), []
+    assert _has_plans(recorder, 16_384, said.append) and not said
+    assert not _has_plans(recorder, 65_536, said.append)
+    assert said == [" 65,536 no row recorded: book.txt gives plans for at most 20,000"]
+
+
+@pytest.mark.parametrize("what", ["kernel", "layer"])
+def test_a_prompt_is_refused_where_no_plans_are_recorded(
+    what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", what, "--prompt", "book.txt"]) == 2
+    assert f"leave it out of bench {what}" in capsys.readouterr().err
+
+
+def test_rotation_keeps_lengths_and_depends_on_distance_alone() -> None:
+    position = torch.arange(50.0, dtype=torch.float64)[:, None]
+    angle = (position * 10.0 ** -(torch.arange(0, 8, 2) / 8)).repeat(1, 2)
+    x = torch.randn(8, dtype=torch.float64).expand(1, 1, 50, 8)
+    turned = _rotate(x, angle.cos(), angle.sin())[0, 0]
+    products = turned @ turned.T
+    torch.testing.assert_close(products.diagonal(), products[0, 0].expand(50))
+    torch.testing.assert_close(products[10, 13], products[40, 43])
+
+
+@pytest.mark.parametrize("grain_tokens", [64, 128])
+def test_a_random_plan_is_valid_and_has_about_the_density_asked_for(grain_tokens: int) -> None:
+    shape = Shape(n_tokens=8192, heads=2, kv_heads=1)
+    plan = random_plan(shape, 0.2, 3, grain_tokens=grain_tokens, device="cpu").validate()
+    assert not plan.dense_rows.any()
+    # The diagonal adds its own blocks: at most two of 128 or so.
+    assert 0.19 < plan.density < 0.23
+    more = random_plan(shape, 0.2, 3, columns=50, device="cpu").validate()
+    assert int(more.column_count.max()) > 30
+
+
+def test_every_layer_of_a_prefill_asks_for_attention_and_keeps_its_keys() -> None:
+    """A fixed plan that reads everything gives what dense attention gives."""
+    size = Size(layers=3, hidden=64, feed_forward=96, heads=4, kv_heads=2, head_size=16)
+    model = Transformer(size, 0, device="cpu")
+    x = torch.randn(1, 200, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
+    asked = []
+
+    def dense(index, q, k, v):
+        asked.append((index, tuple(q.shape), tuple(k.shape)))
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+    plan = RowPlan.dense(1, 4, 200, 200)
+    first, second = x.clone(), x.clone()
+    cache = model.prefill(first, dense)
+    model.prefill(second, lambda index, q, k, v: sparse_attention(q, k, v, plan)[0])
+    assert asked == [(index, (1, 4, 200, 16), (1, 2, 200, 16)) for index in range(3)]
+    assert [tuple(k.shape) for k, _ in cache] == [(1, 2, 200, 16)] * 3
+    torch.testing.assert_close(first, second, atol=3e-2, rtol=3e-2)
+    assert not torch.equal(first, x)
+
+
+def test_deciding_covers_every_segment_of_a_layer() -> None:
+    q, k, v = tensors(Shape(n_tokens=2048, heads=2, kv_heads=1, head_size=32), 0, torch.float32, "cpu")
+    pendings = Decider(1024).decide(3, q, k, v)
+    assert [pending.segment.rows for pending in pendings] == [1024, 1024]
+    assert all(tuple(pending.choice.shape) == (1, 2) for pending in pendings)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_bench_without_a_gpu_says_where_it_runs(capsys) -> None:
+    assert main(["bench", "kernel"]) == 2
+    assert "bench needs a CUDA GPU" in capsys.readouterr().err
+
+
+def test_published_budgets_become_columns_and_the_nearest_diagonals() -> None:
+    shape = Shape(n_tokens=4_096)
+    plans = published_plans(shape, seed=0, device="cpu")
+    published = json.loads((paths.DATA / "baselines" / "minference_llama_3.1_8b.json").read_text())["budgets"]
+    assert len(plans) == len(published) == 32
+    row = plans[0].query_blocks - 1
+    for head, (columns, slashes) in enumerate(published[0]):
+        count = int(plans[0].block_count[0, head, row])
+        blocks = plans[0].blocks[0, head, row, :count].tolist()
+        first = row * 2
+        reach = -(-slashes // 64)
+        assert set(blocks) == {0, *range(max(0, first - reach), first + 2)}
+        assert int(plans[0].column_count[0, head, row]) <= columns
+        assert reach >= first or int(plans[0].column_count[0, head, row]) > 0.2 * min(columns, 64)
+
+
+def test_the_shares_of_a_prefill_benchmark_are_all_of_it() -> None:
+    assert [_share(f"{i}/3") for i in range(3)] == [(0, 3), (1, 3), (2, 3)]
+    assert sorted(case for i in range(3) for case in CASES[i::3]) == sorted(CASES)
+
+
+@pytest.mark.parametrize("part", ["x", "1", "1/0", "3/3", "-1/2", "0/99"])
+def test_a_wrong_share_says_how_one_is_written(part: str) -> None:
+    with pytest.raises(InputError, match="as in 0/1"):
+        _share(part)
+
+
+def test_recorded_plans_are_those_the_router_ran(tmp_path: Path) -> None:
+    """Each layer's plan keeps what the run's record says, and the larger shape's heads take the model's in turn."""
+    loaded = load_model("demo")
+    text = tmp_path / "text.txt"
+    text.write_text((paths.REPOSITORY / "CHANGELOG.md").read_text()[:12_000])
+    recorder = Recorder(text)
+    n = 1_024
+    plans = recorder.plans(n, heads=4 * loaded.heads)
+    config = RouterConfig(seed=0, break_even_tokens=0, segment_tokens=n)
+    session = RoutingSession(config, profile=NamedProfile())
+    ids = loaded.tokenizer(text.read_text(), add_special_tokens=False)["input_ids"][:n]
+    with torch.no_grad(), routed_by(loaded.model, session):
+        loaded.model(torch.tensor([ids]))
+    passes = session.trace.prompts[-1].passes
+    assert len(plans) == loaded.layers == len(passes)
+    for plan, one in zip(plans, passes, strict=True):
+        assert plan.heads == 4 * loaded.heads
+        assert plan.density == pytest.approx(one.density)
+        assert plan.select_heads([3]).density == plan.select_heads([3 + loaded.heads]).density
+    with pytest.raises(InputError, match="at most"):
+        recorder.plans(recorder.most_tokens + 1, heads=8)
+    with pytest.raises(InputError, match="pass a text file"):
+        Recorder(tmp_path)

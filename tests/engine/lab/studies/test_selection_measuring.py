@@ -1,0 +1,248 @@
+"""The selection study's prompts and measuring: a tiny model on the CPU, no GPU."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from routesparse.engine.errors import ConfigError, InputError
+from routesparse.engine.lab.studies.selection import measure, methods, prompts, rows, run, tasks
+
+LENGTH = 600
+PROSE = "The harbour was quiet in the morning, and nobody had yet seen the grey ship beyond the pier. "
+
+
+def characters(text):
+    """One token per character."""
+    return [(i, i + 1) for i in range(len(text))]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Documents whose every character says their split: a in the calibration split, b in the test split."""
+    made = tmp_path_factory.mktemp("data")
+    for split, letter in (("calibration", "a"), ("test", "b")):
+        (made / "prose" / split).mkdir(parents=True)
+        for number in range(3):
+            words = " ".join(f"{letter * (1 + (7 * i + number) % 5)}" for i in range(900))
+            (made / "prose" / split / f"{split}-{number}.txt").write_text(words)
+    return made
+
+
+def arguments(folder, data, out, *more):
+    shared = ("--model", str(folder), "--data", str(data), "--out", str(out), "--lengths", str(LENGTH))
+    return [*shared, "--tasks", "text:prose", "--windows", "2", *more]
+
+
+def lines(path):
+    return [row for row in rows.read_lines(path) if "method" in row]
+
+
+@pytest.mark.parametrize("task", tasks.BODY_TASKS)
+def test_a_body_task_is_the_same_again_and_asks_the_numbers_stated_far_before(task):
+    def make(seed, index):
+        return tasks.make_body(task, 12_000, offsets=characters, haystack=PROSE * 9, seed=seed, index=index)
+
+    made = make(3, 1)
+    assert made == make(3, 1) and made != make(3, 2) and made != make(4, 1)
+    asked = made.asked_tokens(characters(made.text))
+    numbers = [made.text[start:end] for start, end in made.asked]
+    assert all(len(number) == 7 and number.isdigit() for number in numbers)
+    assert asked == [i for start, end in made.asked for i in range(start, end)]
+    for number, (start, _) in zip(numbers, made.asked, strict=True):
+        assert start - made.text.index(number) > 12_000 // 2 and made.text.count(number) == 2
+    # The last rows, which many rules serve densely, look nothing up.
+    assert max(asked) < 12_000 - 400
+
+
+def test_a_body_task_that_leaves_no_room_for_prose_says_so():
+    with pytest.raises(ValueError, match="use a longer prompt"):
+        tasks.make_body("list", 900, offsets=characters, haystack=PROSE, seed=1, index=0)
+    with pytest.raises(ValueError, match="relay, list"):
+        tasks.make_body("maze", 900, offsets=characters, haystack=PROSE, seed=1, index=0)
+
+
+def test_development_and_reported_windows_share_no_document(loaded, data):
+    made = {
+        seed: [
+            prompts.Prompts(data, loaded.tokenizer, seed).make(prompt)
+            for prompt in prompts.items(["text:prose"], [LENGTH], 1, 4, seed)
+        ]
+        for seed in (0, 1, 2)
+    }
+    names = {seed: {n for p in found for n in p.about["documents"]} for seed, found in made.items()}
+    assert not names[0] & (names[1] | names[2])
+    assert {p.about["split"] for p in made[0]} == {"calibration"} and {p.about["split"] for p in made[1]} == {
+        "test"
+    }
+    assert len({tuple(p.ids) for found in made.values() for p in found}) == 12
+    for prompt in made[1]:
+        assert len(prompt.ids) == LENGTH and "a" not in loaded.tokenizer.decode(prompt.ids[1:])
+
+
+def test_a_window_names_every_document_that_it_touches(loaded, data):
+    _, found = prompts.documents(data, "prose", 1)
+    source = prompts.Source("test", found)
+    first, second = (len(document.text) for document in found[:2])
+    assert source.within(first - 5, 4) == ["test-0"]
+    assert source.within(first - 5, 20) == ["test-0", "test-1"]
+    assert source.within(len(source.text) - 5, 20) == ["test-0", "test-2"]
+    assert source.within(first + 2, second) == ["test-1"]
+
+
+def test_a_folder_without_the_split_is_an_input_error(tmp_path):
+    with pytest.raises(InputError, match="no test documents of 'code'"):
+        prompts.documents(tmp_path, "code", 1)
+
+
+def test_every_method_gets_its_first_setting_before_any_second_one():
+    found = methods.rounds(["window=64,128", "dense", "window=128,256", "trial:x=0.5"])
+    assert found == [
+        [("window", 64.0), ("dense", 1.0), ("trial:x", 0.5)],
+        [("window", 128.0)],
+        [("window", 256.0)],
+    ]
+    with pytest.raises(ConfigError, match="write trial:x=VALUE"):
+        methods.rounds(["trial:x"])
+    with pytest.raises(ConfigError, match="no numbers"):
+        methods.rounds(["window=wide"])
+    with pytest.raises(ConfigError, match="use some of"):
+        methods.rounds(["windows=128"])
+
+
+def test_a_rule_s_other_parameters_stand_behind_its_name():
+    ((name, setting),) = methods.rounds(["sparq@dimensions:8=16"])[0]
+    assert (name, setting) == ("sparq@dimensions:8", 16.0)
+    rule = methods.find(name, setting).rule
+    assert (rule.blocks, rule.dimensions) == (16, 8)
+    assert methods.settings(name) == methods.settings("sparq")
+    for wrong, told in (("sparq@blocks:8", "no other parameter blocks"), ("sparq@rank:8", "parameter rank")):
+        with pytest.raises(ConfigError, match=told):
+            methods.find(wrong, 16)
+    with pytest.raises(ConfigError, match="is not NAME@PARAMETER:NUMBER"):
+        methods.rounds(["sparq@dimensions=16"])
+    with pytest.raises(ConfigError, match="use some of"):
+        methods.rounds(["sparks@dimensions:8=16"])
+
+
+def test_numbers_are_those_of_a_plain_computation_in_float64(loaded, monkeypatch):
+    """Chunks of positions change nothing, nor does their number divide the positions."""
+    monkeypatch.setattr(measure, "CHUNK", 7)
+    torch.manual_seed(0)
+    dense = torch.randn(40, 32)
+    hidden = dense + 0.3 * torch.randn(40, 32)
+    targets = torch.randint(0, 260, (40,))
+    found = measure.Bench(loaded).compare(dense, hidden, targets)
+    head = loaded.model.lm_head.weight.double().numpy()
+    p, q = (x.double().numpy() @ head.T for x in (dense, hidden))
+    p, q = (x - np.log(np.exp(x).sum(1, keepdims=True)) for x in (p, q))
+    at, goal = np.arange(40), targets.numpy()
+    assert found["kl"] == pytest.approx((np.exp(p) * (p - q)).sum(1).mean(), rel=1e-4)
+    assert found["nats"] == pytest.approx(-q[at, goal].mean(), rel=1e-5)
+    assert found["nats_dense"] == pytest.approx(-p[at, goal].mean(), rel=1e-5)
+    assert found["agree"] == (p.argmax(1) == q.argmax(1)).mean()
+    assert found["right"] == (q.argmax(1) == goal).mean()
+
+
+def test_text_is_measured_at_every_position_but_the_first(loaded, data):
+    prompt = prompts.Prompts(data, loaded.tokenizer, 1).make(prompts.Item("text:prose", LENGTH, 0, 1))
+    bench, ids = measure.Bench(loaded), torch.tensor([prompt.ids])
+    found = bench.measure(prompt, methods.find("dense", 1))
+    with torch.no_grad():
+        log_p = loaded.model(ids).logits[0].log_softmax(-1)
+    assert found["nats"] == pytest.approx(float(-log_p[:-1].gather(-1, ids[0, 1:, None]).mean()), rel=1e-5)
+    assert found["area"] == 1 and found["kl"] == 0 and found["agree"] == 1
+    kernel = bench.measure(prompt, methods.find("dense_kernel", 1))
+    assert kernel["area"] == pytest.approx(1) and abs(kernel["kl"]) < 1e-6
+    window = bench.measure(prompt, methods.find("window", 128))
+    assert 0.5 < window["area"] < 0.99 and window["kl"] > 1e-6
+
+
+@pytest.mark.parametrize(("gold_tokens", "limit"), [(1, 9), (6, 14), (6, 3)])
+def test_the_greedy_answer_is_that_of_decoding_token_by_token(loaded, gold_tokens, limit):
+    """Whatever the gold answer, along which the first choices are read; past it too, where it is the greedy one."""
+    rng = np.random.default_rng(gold_tokens)
+    ids = [256, *rng.integers(0, 250, 300).tolist()]
+    answer = rng.integers(0, 250, gold_tokens).tolist()
+    item = prompts.Item("vt", 301, 0, 1)
+    prompt = prompts.Prompt(item, ids, [], answer, ("gold",), {})
+    bench = measure.Bench(loaded)
+    dense = methods.find("dense", 1)
+    with torch.no_grad():
+        found = bench._greedy(prompt, bench._forward(prompt, dense), limit)
+        text = list(ids)
+        for _ in range(limit):
+            text.append(int(loaded.model(torch.tensor([text])).logits[0, -1].argmax()))
+        assert found == text[len(ids) :]
+        right = replace(prompt, answer=text[len(ids) : len(ids) + gold_tokens])
+        assert bench._greedy(right, bench._forward(right, dense), limit, past_gold=True) == found
+        assert bench._greedy(right, bench._forward(right, dense), limit) == found[:gold_tokens]
+
+
+def test_a_run_goes_on_where_it_was_cut_off(folder, data, tmp_path, capsys):
+    out = tmp_path / "selection.jsonl"
+    run.main(arguments(folder, data, out, "--methods", "window=128,256", "--seed", "1"))
+    first = lines(out)
+    assert [(r["method"], r["setting"], r["index"]) for r in first] == [
+        *[("dense", 1, 0), ("window", 128, 0), ("dense", 1, 1), ("window", 128, 1)],
+        *[("window", 256, 0), ("window", 256, 1)],
+    ]
+    assert all(row["reported"] and row["split"] == "test" for row in first)
+    whole = out.read_text().splitlines()
+    out.write_text("\n".join(whole[:-1]) + "\n" + whole[-1][:40])  # killed while it wrote
+    again = arguments(folder, data, out, "--methods", "window=128,256", "--seed", "1")
+    run.main(again)
+    same = [{k: v for k, v in row.items() if not k.endswith("_ms")} for row in (lines(out)[-1], first[-1])]
+    assert len(lines(out)) == len(first) and same[0] == same[1]
+    run.main(again)
+    assert len(lines(out)) == len(first)
+    run.main([*again, "--limit-s", "0", "--prompts", "1", "--windows", "3"])
+    assert len(lines(out)) == len(first) and "goes on from here" in capsys.readouterr().err
+
+
+def test_a_method_that_fails_leaves_a_row_and_the_others_go_on(folder, data, tmp_path, monkeypatch):
+    def fail(view):
+        raise ZeroDivisionError("no blocks")
+
+    monkeypatch.setitem(methods.INLINE, "broken", (lambda _: fail, (1.0,)))
+    out = tmp_path / "selection.jsonl"
+    assert run.main(arguments(folder, data, out, "--methods", "broken", "window=128", "trial:none=1")) == 2
+    found = lines(out)
+    assert [row["method"] for row in found] == ["dense", "broken", "window"] * 2
+    assert found[1]["failed"] == "ZeroDivisionError: no blocks" and not found[1]["reported"]
+    measured, failed = rows.read_rows([out])
+    assert len(measured) == 4 and len(failed) == 2
+    monkeypatch.setitem(methods.INLINE, "broken", (lambda _: lambda view: None, (1.0,)))
+    assert run.main(arguments(folder, data, out, "--methods", "broken")) == 0
+    assert len(rows.read_rows([out])[0]) == 6 and not rows.read_rows([out])[1]
+
+
+def test_several_processes_write_files_of_their_own_that_are_read_together(tmp_path):
+    out = tmp_path / "s.jsonl"
+    row = {
+        "method": "dense",
+        "setting": 1.0,
+        "task": "vt",
+        "length": 8,
+        "index": 0,
+        "seed": 0,
+        "extras": True,
+    }
+    for place in (0, 1):
+        with rows.Appender(rows.part(out, place)) as appender:
+            appender.write({**row, "index": place, "kl": 1 / 3})
+    (tmp_path / "s.other.jsonl").write_text(json.dumps(row) + "\n")
+    assert [path.name for path in rows.parts(out)] == ["s.0.jsonl", "s.1.jsonl"]
+    found = rows.read_rows(rows.parts(out))[0]
+    assert sorted(key[4] for key in found) == [0, 1] and {r["kl"] for r in found.values()} == {0.333333}
+
+
+def test_prompts_of_one_length_alternate_between_tasks():
+    found = prompts.items(["text:prose", "vt"], [8, 16], 3, 1, 1)
+    assert [(i.task, i.length, i.index) for i in found[:4]] == [
+        *[("text:prose", 8, 0), ("vt", 8, 0), ("vt", 8, 1), ("vt", 8, 2)]
+    ]
+    assert all(a.length <= b.length for a, b in pairwise(found)) and len(found) == 8

@@ -1,0 +1,293 @@
+"""Our scorers print what the official scripts print. The real prediction files are at ../shared/data. No GPU."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from routesparse.engine.errors import InputError
+from routesparse.engine.lab.suites import longbench_score
+from routesparse.engine.lab.suites.leval_score import score as leval
+from routesparse.engine.lab.suites.registry import SUITES
+from routesparse.engine.lab.suites.suite import read_rows
+
+FIXTURES = Path(__file__).resolve().parents[5] / "shared" / "data" / "benchmarks"
+real = pytest.mark.skipif(not FIXTURES.exists(), reason="the published predictions are not at ../shared/data")
+
+
+def expected(path):
+    found = json.loads((FIXTURES / path).read_text()) if FIXTURES.exists() else {}
+    return found
+
+
+def printed(run, *arguments):
+    code, out, err = run("score", *arguments, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+@real
+@pytest.mark.parametrize(
+    "row", expected("infinitebench/expected.json").get("rows", []), ids=lambda r: r["file"]
+)
+def test_infinitebench_prints_the_official_score(run, row):
+    found = printed(run, "infinitebench", row["task"], FIXTURES / "infinitebench" / row["file"])
+    wanted = {"suite": "infinitebench", "task": row["task"], "n": row["n"], "score": row["official_scorer"]}
+    assert found == wanted
+
+
+@real
+@pytest.mark.parametrize("task", [task for task in expected("leval/expected.json") if task != "note"])
+def test_l_eval_prints_the_official_score(run, task):
+    wanted = expected("leval/expected.json")[task]
+    found = printed(run, "leval", task, FIXTURES / "leval" / "preds" / f"{task}.pred.jsonl")
+    assert found == {"suite": "leval", "task": task, "n": wanted["n"], "score": wanted["score"]}
+
+
+@real
+@pytest.mark.parametrize("place", range(23))
+def test_longbench_gives_the_golden_value(run, tmp_path, place):
+    case = expected("longbench/golden_metrics.json")[place]
+    file = tmp_path / "predictions.jsonl"
+    file.write_text(json.dumps(case))
+    assert longbench_score.score(case["dataset"], [case]).values == (pytest.approx(case["score"], abs=1e-12),)
+    assert printed(run, "longbench", case["dataset"], file)["score"] == round(100 * case["score"], 2)
+
+
+# What the published files do not reach, from the official scripts' rules.
+INFINITEBENCH = [
+    ("passkey", "It is 12 345.", "12", 1.0),
+    ("passkey", "none", "12", 0.0),
+    ("kv_retrieval", '"ab-1": "cd-2"', ["cd-2"], 1.0),
+    ("longdialogue_qa_eng", "It is Ace.", ["ACE", "ACE ROTHSTEIN"], 1.0),
+    ("longdialogue_qa_eng", "rothstein", ["ACE", "ROTHSTEIN"], 0.0),  # the first name alone counts
+    ("longbook_choice_eng", "", ["text", "B"], 0.0),
+    ("longbook_choice_eng", "text", ["text", "B"], 1.0),
+    ("longbook_choice_eng", "I think the answer is B", ["text", "B"], 1.0),
+    ("longbook_choice_eng", "perhaps C or B", ["text", "B"], 0.0),
+    ("code_debug", "B", ["name", "B"], 0.0),  # a bare letter scores 0, officially too
+    ("code_debug", "B. name", ["name", "B"], 1.0),
+    ("code_debug", "The correct option is: name", ["name", "B"], 1.0),
+    ("code_debug", "\n B: name", ["name", "B"], 1.0),
+    ("code_debug", " C..correct option is: D ", ["B", "C"], 1.0),
+    ("code_debug", "The answer is:", ["", "B"], 0.0),  # nothing stands behind it
+    ("longbook_choice_eng", "option is", ["", "C"], 0.0),
+    ("longbook_choice_eng", "none of them", "B", 0.0),
+    ("math_calc", "option[[21, 29]]x = 1", [[21, 29]], 1.0),
+    ("math_calc", "[1, 4, 9" + 5_000 * "9", [1, 4, 9], 2 / 3),  # more digits than Python's int reads
+    ("math_find", 5_000 * "1", 1, 0.0),
+    ("math_find", "12.5", ["12.5"], 1.0),
+    ("longbook_qa_eng", "anything", [], 0.0),
+    ("code_run", "so it is `-7`.", -7, 1.0),
+    ("code_run", "seven", 7, 0.0),
+    ("math_calc", "[1, 4, 9]", [1, 4, 8, 2], 0.5),
+    ("math_find", "It is 12.5", 12.5, 1.0),
+    ("math_find", "1.5", 1, 0.0),
+    ("longbook_sum_eng", "the cat sat", "the cat sat", 1.0),
+    ("longbook_qa_chn", "胡一刀。", ["胡一刀"], 1.0),
+]
+
+
+@pytest.mark.parametrize(("task", "prediction", "gold", "value"), INFINITEBENCH)
+def test_infinitebench_by_hand(task, prediction, gold, value):
+    row = {"id": 0, "pred": prediction, "label": gold}
+    assert SUITES["infinitebench"].score(task, [row]).values == (pytest.approx(value),)
+
+
+LEVAL = [
+    ("coursera", "AC", "ACD", 25.0),  # a part of the right letters
+    ("coursera", "A, C. and D.", "ACD", 100.0),
+    ("coursera", "", "A", 0.0),
+    ("tpo", "no idea", "A", 100.0),  # no letter counts as A
+    ("gsm100", "first 3\nThe answer is 1,234.50 dollars", "1234", 100.0),
+    ("gsm100", "It makes 12 apples and 7 pears", "7", 100.0),
+    ("sci_fi", "True, he did [fact: false]", "True [fact: False]", [100.0, 100.0, 100.0]),
+    ("sci_fi", "True", "True [fact: False]", [0.0, 0.0, 0.0]),
+    ("news_summ", "a b c", "a b c", 100.0),
+    ("financial_qa", "The profit rose.", "profit fell", 50.0),
+    (
+        "topic_retrieval_longchat",
+        "First:\nthe topic is art.",
+        "Art",
+        [100.0] * 4,
+    ),  # its whole text is searched
+]
+
+
+@pytest.mark.parametrize(("task", "prediction", "gold", "points"), LEVAL)
+def test_l_eval_by_hand(task, prediction, gold, points):
+    kind = "rouge" if task == "news_summ" else "f1" if task == "financial_qa" else "exam"
+    row = {"query": "", "gt": gold, "prompt": "", "model_pred": prediction, "evaluation": kind}
+    assert leval(task, [row] * (3 if task.startswith("topic") else 1)).score == pytest.approx(points)
+
+
+def test_l_eval_scores_the_model_that_the_first_row_names_first():
+    rows = [{"gt": "A", "a_pred": "A", "b_pred": "B"}, {"gt": "A", "b_pred": "B", "a_pred": "A"}]
+    assert leval("tpo", [row | {"evaluation": "exam"} for row in rows]).score == 100.0
+
+
+def test_longbench_reads_the_paragraph_in_the_task_s_own_words():
+    row = {"pred": "Paragraph 3", "answers": ["段落4 Paragraph 3"]}
+    assert [
+        longbench_score.score(f"passage_retrieval_{language}", [row]).score for language in ("en", "zh")
+    ] == [100.0, 0.0]
+
+
+def test_l_eval_scores_the_automatic_rows_only():
+    rows = [{"gt": "a", "x_pred": "a", "evaluation": kind} for kind in ("f1", "LLM", "human")]
+    found = leval("multidoc_qa", [dict(row, gt="word", x_pred="word") for row in rows])
+    assert (found.n, found.values) == (1, (1.0, None, None))
+
+
+@pytest.mark.parametrize(
+    ("task", "pred", "gold", "value"),
+    [
+        ("vt", "it is AB\x00cd", ["ab", "CD", "ef"], 200 / 3),
+        ("qa_1", "in Paris", ["London", "paris"], 100.0),
+        ("qa_1", "", ["x"], 0.0),
+        ("vt", "\xa0 \x00 ", ["x"], 0.0),
+    ],
+)
+def test_ruler_matches_all_or_any(task, pred, gold, value):
+    found = SUITES["ruler"].score(task, [{"index": 0, "pred": pred, "outputs": gold}])
+    assert found.score == round(value, 2)
+    assert found.parts == {"nulls": int(len(pred) < 5)}
+
+
+def test_pg19_divides_sums_over_books():
+    """Two books: corpus perplexity, not the mean of the books' perplexities."""
+    book = {"nll": 60.0, "tokens": 20, "words": 10, "bytes": 50, "last_nll": 8.0, "last_tokens": 4}
+    other = {"nll": 30.0, "tokens": 20, "words": 10, "bytes": 50, "last_nll": 4.0, "last_tokens": 4}
+    found = SUITES["pg19"].score("test", [book, other])
+    assert found.score == pytest.approx(2.718281828**4.5, rel=1e-4)
+    assert found.parts["token_perplexity"] == pytest.approx(2.718281828**2.25, rel=1e-4)
+    assert found.parts["bits_per_byte"] == pytest.approx(90 / 0.69314718 / 100, rel=1e-4)
+    assert found.parts["last_1k"] == pytest.approx(2.718281828**1.5, rel=1e-4)
+
+
+def test_the_score_is_printed_for_people_too(run, tmp_path):
+    file = tmp_path / "p.jsonl"
+    file.write_text('{"index": 0, "pred": "", "outputs": ["x"]}\n\n')
+    code, out, _ = run("score", "ruler", "vt", file)
+    assert (code, out) == (0, "ruler vt: 0.0 (n 1)\n  nulls: 1\n")
+
+
+BOOK = '{"nll": 4, "tokens": 6, "words": 5, "bytes": 9, "last_nll": 1, "last_tokens": 2}'
+# A row of each form, whose gold an empty prediction or the word None would match.
+ROWS = {
+    "ruler vt": {"pred": "", "outputs": ["no"]},
+    "ruler qa_2": {"pred": "", "outputs": ["one", ""]},
+    "stress stress_domains": {"pred": "", "outputs": ["on"]},
+    "stories story_retrieval": {"pred": "", "outputs": [""]},
+    "infinitebench passkey": {"prediction": "", "ground_truth": ""},
+    "longbench lcc": {"pred": "", "answers": [""]},
+    "longbench trec": {"pred": "", "answers": [""], "all_classes": [""]},
+    "leval quality": {"m_pred": "", "gt": "A", "evaluation": "exam"},
+    "leval gsm100": {"m_pred": "", "gt": "none", "evaluation": "exam"},
+    "leval sci_fi": {"m_pred": "", "gt": "<error> [fact: <error>]", "evaluation": "exam"},
+    "leval multidoc_qa": {"m_pred": "", "gt": "None", "evaluation": "f1"},
+    "leval news_summ": {"m_pred": "", "gt": "None", "evaluation": "rouge"},
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_null_prediction_scores_nothing_and_is_counted(run, tmp_path, name):
+    suite, task = name.split()
+    file = tmp_path / "p.jsonl"
+    asked = next(field for field in ROWS[name] if "pred" in field)
+    file.write_text(json.dumps(ROWS[name] | {asked: None}))
+    found = printed(run, suite, task, file)
+    assert (found["n"], found["nulls"]) == (1, 1) and not any(np.ravel(found["score"]))
+
+
+@pytest.mark.parametrize("wrong", [False, 5, ["no"], {"text": "no"}, float("nan")], ids=str)
+@pytest.mark.parametrize("name", ROWS)
+def test_a_prediction_that_is_no_text_is_refused_by_row_and_field(run, tmp_path, name, wrong):
+    suite, task = name.split()
+    file = tmp_path / "p.jsonl"
+    asked = next(field for field in ROWS[name] if "pred" in field)
+    file.write_text(json.dumps(ROWS[name]) + "\n" + json.dumps(ROWS[name] | {asked: wrong}))
+    code, out, err = run("score", suite, task, file)
+    assert (code, out) == (2, "") and f"row 2: {asked} is " in err
+
+
+@pytest.mark.parametrize(
+    ("suite", "task", "text", "said"),
+    [
+        ("rule", "vt", "{}", "unknown suite 'rule'; use one of ruler"),
+        ("ruler", "vt2", "{}", "no task 'vt2'; use some of niah_single_1"),
+        ("longbench", "ruler", "{}", "no task 'ruler'; use one of narrativeqa"),
+        ("ruler", "vt", "", "no rows to score"),
+        ("ruler", "vt", "{}\n{", "line 2 is no JSON"),
+        ("ruler", "vt", "[]", "line 1 is no JSON object"),
+        ("ruler", "vt", '{"pred": "x"}', "no field 'outputs'"),
+        ("ruler", "vt", '{"pred": "x", "outputs": []}', "at least one gold string"),
+        (
+            "ruler",
+            "vt",
+            '{"pred": "x", "outputs": [""' + ", 5" * 9 + "]}",
+            "row 1: outputs[1] is 5, it must be a text",
+        ),
+        ("ruler", "vt", '{"pred": "x", "outputs": "x"}', 'row 1: outputs is "x", it must be a list'),
+        ("ruler", "vt", '{"pred": 1' + 5_000 * "0" + "}", "line 1 is no JSON"),
+        ("ruler", "vt", '{"pred": ' + 100_000 * "[", "line 1 is no JSON"),
+        ("ruler", "vt", '\ufeff{"pred": "x"}', "line 1 is no JSON"),
+        (
+            "ruler",
+            "vt",
+            2 * '{"index": 3, "pred": "x", "outputs": ["x"]}\r\n\n',
+            "row 2: index is 3, as in row 1",
+        ),
+        ("ruler", "vt", '{"index": [], "pred": "x", "outputs": ["x"]}', "row 1: index is []"),
+        ("infinitebench", "math_calc", '{"pred": "1", "label": 1}', "row 1: label is 1, it must be a list"),
+        ("infinitebench", "math_calc", '{"pred": "1", "label": [[]]}', "row 1: label is [[]]"),
+        ("infinitebench", "math_find", '{"pred": "1", "label": "1.5.0"}', 'row 1: label is "1.5.0"'),
+        ("infinitebench", "code_run", '{"pred": "1", "label": true}', "row 1: label is true"),
+        ("infinitebench", "passkey", '{"pred": "1", "label": []}', "row 1: label is []"),
+        ("infinitebench", "passkey", '{"pred": "1", "label": [["1"]]}', 'row 1: label is [["1"]]'),
+        ("infinitebench", "longbook_sum_eng", '{"pred": "1", "label": []}', "row 1: label is []"),
+        ("infinitebench", "longdialogue_qa_eng", '{"pred": "1", "label": "ACE"}', 'row 1: label is "ACE"'),
+        ("infinitebench", "code_debug", '{"pred": "1", "label": ["f"]}', 'row 1: label is ["f"]'),
+        ("longbench", "trec", '{"pred": "x", "answers": ["x"]}', "row 1: no field 'all_classes'"),
+        ("longbench", "trec", '{"pred": "x", "answers": ["x"], "all_classes": null}', "all_classes is null"),
+        ("longbench", "qasper", '{"pred": "x", "answers": [["x"]]}', 'row 1: answers[0] is ["x"]'),
+        ("longbench", "passage_count", '{"pred": "x", "answers": [true]}', "row 1: answers[0] is true"),
+        ("longbench", "passage_retrieval_en", '{"pred": "x", "answers": ["3"]}', "row 1: answers holds '3'"),
+        ("leval", "tpo", '{"gt": " ", "m_pred": "A", "evaluation": "exam"}', "row 1: gt is blank"),
+        (
+            "leval",
+            "gsm100",
+            '{"gt": 7, "m_pred": "7", "evaluation": "exam"}',
+            "row 1: gt is 7, it must be a text",
+        ),
+        ("leval", "tpo", '{"gt": "A", "m_pred": "A", "evaluation": null}', "row 1: evaluation is null"),
+        ("pg19", "test", BOOK.replace("4", '"4"', 1), 'row 1: nll is "4", it must be a finite number'),
+        (
+            "pg19",
+            "test",
+            f"{BOOK}\n{BOOK.replace('5', '0')}",
+            "row 2: words is 0, it must be a finite number above 0",
+        ),
+        ("pg19", "test", BOOK.replace("4", "9e9", 1), "the nats a word are too many"),
+        ("leval", "tpo", '{"gt": "A", "evaluation": "exam"}', "no field <model>_pred"),
+        ("leval", "tpo", '{"gt": "A", "evaluation": "LLM"}', "no row of tpo has an automatic metric"),
+        ("pg19", "test", '{"nll": 1}', "no field 'tokens'"),
+    ],
+)
+def test_bad_predictions_end_in_one_line(run, tmp_path, suite, task, text, said):
+    file = tmp_path / "p.jsonl"
+    file.write_text(text)
+    code, out, err = run("score", suite, task, file)
+    assert (code, out) == (2, "") and said in err
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        read_rows(tmp_path / "none.jsonl")
+    (tmp_path / "long.jsonl").write_text('{"a": 1}\n' * 3)
+    assert len(read_rows(tmp_path / "long.jsonl", 27)) == 3
+    with pytest.raises(
+        InputError, match=r"long.jsonl' cannot be read: it has more than 26 bytes; pass a JSON"
+    ):
+        read_rows(tmp_path / "long.jsonl", 26)

@@ -1,0 +1,382 @@
+"""Prompts of every suite: the same again, sized, answerable, evidence where the end of the prompt does not see it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from routesparse.engine.errors import InputError
+from routesparse.engine.lab.suites import infinitebench_make, ruler, stress
+from routesparse.engine.lab.suites.registry import SUITES, find
+from routesparse.engine.lab.suites.source import Source
+from routesparse.engine.lab.suites.suite import Request
+from routesparse.engine.lab.training.stories import STORY_TASKS
+
+LENGTH = 12_000  # bytes: the tokenizer of these tests has one token a byte
+SHARED = Path(__file__).resolve().parents[5] / "shared" / "data"
+GENERATED = [
+    *(("ruler", task) for task in ruler.TASKS),
+    *(("infinitebench", task) for task in infinitebench_make.MAKERS),
+    *(("stories", task) for task in STORY_TASKS),
+    *(("stress", task) for task in stress.TASKS),
+]
+PROSE = " ".join(f"Sentence number {i} tells of a quiet walk by the river, long ago." for i in range(900))
+SQUAD = {
+    "data": [
+        {
+            "title": "t",
+            "paragraphs": [
+                {
+                    "context": f"Paragraph {i} says that the ship {i} sailed in the year {1700 + i}.",
+                    "qas": [
+                        {
+                            "id": "no",
+                            "question": "Unanswerable?",
+                            "is_impossible": True,
+                            "answers": [],
+                        },
+                        {
+                            "id": str(i),
+                            "question": f"When did ship {i} sail?",
+                            "answers": [{"text": str(1700 + i), "answer_start": 0}] * 2,
+                        },
+                    ],
+                }
+                for i in range(250)
+            ],
+        }
+    ]
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    made = tmp_path_factory.mktemp("data")
+    for domain in stress.DOMAINS:
+        (made / domain / "test").mkdir(parents=True)
+        (made / domain / "test" / "one.txt").write_text(PROSE.replace("river", domain))
+    (made / "benchmarks" / "ruler").mkdir(parents=True)
+    (made / "benchmarks" / "ruler" / "squad.json").write_text(json.dumps(SQUAD))
+    return made
+
+
+@pytest.fixture(scope="module")
+def source(data, tiny_model):
+    return Source(data, tiny_model.tokenizer())
+
+
+def examples(source, suite, task, n=2, seed=3, length=LENGTH):
+    return list(find(suite).examples(Request(task, length, n, seed), source))
+
+
+def tokens(source, example):
+    return source.count(example.prompt + example.answer_prefix) + source.special_tokens + example.new_tokens
+
+
+@pytest.mark.parametrize(("suite", "task"), GENERATED)
+def test_prompts_are_made_again_alike_whatever_their_number(source, suite, task):
+    both, one = examples(source, suite, task), examples(source, suite, task, n=1)
+    assert both[:1] == one and both[0].prompt != both[1].prompt
+    assert examples(source, suite, task, n=1, seed=4)[0].prompt != one[0].prompt
+
+
+@pytest.mark.parametrize(("suite", "task"), GENERATED)
+def test_prompts_fill_their_length_and_keep_room_for_the_answer(source, suite, task):
+    for example in examples(source, suite, task):
+        assert 0.85 * LENGTH <= tokens(source, example) <= LENGTH
+
+
+@pytest.mark.parametrize(("suite", "task"), GENERATED)
+def test_the_reference_answer_scores_full_marks_and_silence_none(source, suite, task):
+    chosen = find(suite)
+    example = examples(source, suite, task, n=1)[0]
+    assert chosen.score(task, [chosen.row(example, example.answer)]).score == 100
+    assert chosen.score(task, [chosen.row(example, "")]).score == 0
+
+
+@pytest.mark.parametrize(("suite", "task"), GENERATED)
+def test_the_answer_is_not_in_the_question(source, suite, task):
+    """A window of the prompt's last 500 characters holds none of the evidence of tasks that have a place for it."""
+    for example in examples(source, suite, task, n=6):
+        spans = example.more.get("evidence", [])
+        if task in ("story_filtering", "vt", *stress.TASKS[:1]) or task.startswith("niah") or not spans:
+            continue  # asked places are anywhere in the context
+        if task in ("story_retrieval", "story_before", "story_chain", "stress_edges"):
+            assert max(end for _, end in spans) < 0.9 * len(example.prompt)
+        assert not any(str(gold) in example.prompt[-200:] + example.answer_prefix for gold in example.gold)
+
+
+@pytest.mark.parametrize("task", STORY_TASKS)
+def test_a_story_says_what_is_asked_and_asks_what_it_says_once(source, task):
+    for example in examples(source, "stories", task, n=5):
+        said = " ".join(example.prompt[start:end] for start, end in example.more["evidence"])
+        assert all(gold in said for gold in example.gold)
+        assert len(example.more["evidence"]) == {
+            "story_retrieval": 2,
+            "story_before": 2,
+            "story_chain": 3,
+        }.get(task, 6)
+
+
+def test_the_item_bought_before_is_the_nearest_purchase(source):
+    for example in examples(source, "stories", "story_before", n=8):
+        first, then = (example.prompt[start:end] for start, end in example.more["evidence"])
+        between = example.prompt.split(first)[1].split(then)[0]
+        assert not any(
+            word in between for word in ("paid a dealer", "bargained", "in a window", "parted with")
+        )
+
+
+def test_common_words_come_ten_times_as_often(source):
+    example = examples(source, "ruler", "cwe", n=1)[0]
+    listed = example.prompt.split("appear most often.\n")[-1].split("\nQuestion")[0].split()[1::2]
+    counts = sorted(((listed.count(word), word) for word in set(listed)), reverse=True)
+    assert {word for _, word in counts[:10]} == set(example.gold)
+    assert {count for count, _ in counts[:10]} == {30} and {count for count, _ in counts[10:]} == {3}
+
+
+def test_question_answering_hides_the_answer_s_paragraph_once_among_others(source):
+    first, second = examples(source, "ruler", "qa_1")
+    assert first.gold == ["1700"] and second.gold == ["1701"]
+    assert first.prompt.count("the ship 0 sailed") == 1 and first.prompt.count("Document ") > 100
+    assert first.cluster != second.cluster
+
+
+def test_a_question_over_two_documents_needs_both(source):
+    example = examples(source, "ruler", "qa_2", n=1)[0]
+    person, place = sorted(
+        (example.prompt[start:end] for start, end in example.more["evidence"]), key=lambda t: "was" not in t
+    )
+    town = place.split("\n")[0]
+    assert f"born in {town} " in person and example.gold[0] in place and example.gold[0] not in person
+
+
+@pytest.mark.parametrize("task", ["niah_single_1", "niah_multikey_2", "vt", "fwe"])
+def test_a_haystack_that_is_no_essay_needs_no_prose(source, tmp_path, task):
+    request = Request(task, 4_000, 1, 3)
+    bare = Source(tmp_path, source._tokenizer)
+    assert list(ruler.SUITE.examples(request, bare)) == list(ruler.SUITE.examples(request, source))
+    with pytest.raises(InputError, match="holds no"):
+        list(ruler.SUITE.examples(Request("niah_multivalue", 4_000, 1, 3), bare))
+
+
+def test_ruler_reads_its_own_files_where_they_lie(source, data, tmp_path):
+    root = tmp_path / "benchmarks" / "ruler" / "4096" / "data" / "qa_2"
+    root.mkdir(parents=True)
+    row = {"index": 7, "input": "in", "outputs": ["a", "b"], "length": 9, "answer_prefix": " Answer:"}
+    (root / "validation.jsonl").write_text(json.dumps(row) + "\n")
+    (found,) = examples(Source(tmp_path, source._tokenizer), "ruler", "qa_2", length=4096)
+    assert (found.index, found.prompt, found.answer_prefix, found.gold) == (7, "in", " Answer:", ["a", "b"])
+
+
+def test_hotpotqa_is_read_with_its_own_paragraphs(tmp_path):
+    row = {
+        "question": "q",
+        "answer": "a",
+        "context": [["T", ["One. ", "Two."]], ["U", ["Three."]]],
+        "supporting_facts": [],
+    }
+    (tmp_path / "hotpotqa.json").write_text(json.dumps([row]))
+    questions, others = ruler.read_hotpot(tmp_path / "hotpotqa.json")
+    assert questions[0].documents == ("T\nOne. Two.", "U\nThree.") == others
+
+
+@pytest.mark.parametrize("rank", infinitebench_make.RANKS)
+def test_math_find_asks_what_is_in_the_list(source, rank):
+    index = infinitebench_make.RANKS.index(rank)
+    example = examples(source, "infinitebench", "math_find", n=index + 1)[index]
+    numbers = json.loads(example.prompt.split("\n\n")[1])
+    distinct = sorted(set(numbers))
+    wanted = {
+        "largest": distinct[-1],
+        "second largest": distinct[-2],
+        "third largest": distinct[-3],
+        "smallest": distinct[0],
+        "second smallest": distinct[1],
+        "third smallest": distinct[2],
+        "median": sorted(numbers)[len(numbers) // 2],
+    }
+    assert rank in example.prompt and example.gold == wanted[rank]
+
+
+def test_code_run_s_answer_is_what_the_code_returns(source):
+    for example in examples(source, "infinitebench", "code_run", n=5):
+        code = example.prompt.split("Python code below.\n\n")[1].split("\n\nPlease give")[0]
+        call = example.answer_prefix.removeprefix(" The value of ").removesuffix(" is")
+        space: dict = {}
+        exec(code, space)
+        assert eval(call, space) == example.gold
+
+
+def test_math_calc_s_answer_is_every_partial_sum(source):
+    example = examples(source, "infinitebench", "math_calc", n=1)[0]
+    terms = example.prompt.split("Expression: ")[-1].split()
+    total, partial = int(terms[0]), [int(terms[0])]
+    for sign, term in zip(terms[1::2], terms[2::2], strict=True):
+        total += int(term) if sign == "+" else -int(term)
+        partial.append(total)
+    assert partial == example.gold and all(0 <= value <= 99 for value in partial)
+
+
+def test_a_needle_begins_beside_an_edge(source):
+    seen = set()
+    for example in examples(source, "stress", "stress_edges", n=9):
+        about, ((start, _),) = example.more, example.more["evidence"]
+        begins = source.count(example.prompt[:start]) + source.special_tokens
+        assert begins == about["begins_at"] and (begins - about["shift"]) % about["edge"] == 0
+        seen.add((about["edge"], about["shift"]))
+    assert seen == {(edge, shift) for edge in (64, 128) for shift in (-1, 0, 1)}
+
+
+def test_four_domains_stand_one_after_another(source):
+    example = examples(source, "stress", "stress_domains", n=1)[0]
+    assert all(f"by the {domain}" in example.prompt for domain in ("prose", "code", "dialog", "docs"))
+
+
+def rows(path, *made):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(map(json.dumps, made)))
+
+
+def test_infinitebench_s_own_file_wins_and_long_prompts_lose_their_middle(source, tmp_path):
+    context = "START " + "x" * 9_000 + " END"
+    row = {
+        "id": 4,
+        "context": context,
+        "input": "Which?",
+        "answer": ["two"],
+        "options": ["one", "two", "three", "four"],
+    }
+    rows(tmp_path / "benchmarks" / "infinitebench" / "longbook_choice_eng.jsonl", row)
+    (found,) = examples(
+        Source(tmp_path, source._tokenizer), "infinitebench", "longbook_choice_eng", length=1_000
+    )
+    assert found.gold == ["two", "B"] and found.index == 4 and found.more["truncated"]
+    assert "START" in found.prompt and found.prompt.endswith("D. four")
+    assert tokens(source, found) <= 1_000
+    assert SUITES["infinitebench"].score(found.task, [SUITES["infinitebench"].row(found, "B")]).score == 100
+
+
+FILE_ROW = {"id": 4, "context": "c", "input": "func_1(2)", "options": ["one", "two", "three", "four"]}
+
+
+@pytest.mark.parametrize(
+    ("task", "answer"),
+    [
+        *((task, ["two"]) for task in ("code_debug", "longbook_choice_eng")),
+        ("code_debug", ["two", "B"]),
+        ("math_calc", [[1, 4, 8]]),
+        ("kv_retrieval", ["u-1"]),
+        *((task, [7]) for task in ("code_run", "math_find")),
+        ("longbook_qa_chn", ["胡一刀"]),
+        ("longdialogue_qa_eng", ["ACE"]),
+    ],
+)
+def test_the_reference_answer_of_infinitebench_s_files_scores_full_marks(source, tmp_path, task, answer):
+    rows(tmp_path / "benchmarks" / "infinitebench" / f"{task}.jsonl", FILE_ROW | {"answer": answer})
+    (found,) = examples(Source(tmp_path, source._tokenizer), "infinitebench", task, length=40_000)
+    made = SUITES["infinitebench"].row(found, found.answer)
+    assert SUITES["infinitebench"].score(task, [made]).score == 100
+
+
+@pytest.mark.parametrize(
+    ("suite", "task", "row", "said"),
+    [
+        ("infinitebench", "passkey", FILE_ROW | {"answer": 5}, "row 2: answer is 5, it must be a text"),
+        ("infinitebench", "passkey", FILE_ROW | {"answer": "5", "id": "x"}, 'row 2: id is "x"'),
+        ("infinitebench", "passkey", FILE_ROW | {"answer": "5", "context": None}, "row 2: context is null"),
+        ("infinitebench", "passkey", FILE_ROW | {"answer": "5", "input": ["?"]}, "row 2: input is"),
+        ("infinitebench", "code_debug", FILE_ROW | {"answer": ["five"]}, "row 2: answer is"),
+        ("infinitebench", "code_debug", {"id": 1, "input": "", "context": "", "answer": ["five"]}, "row 2: "),
+        ("longbench", "qasper", {"context": "c", "answers": []}, r"row 2: answers is \[\]"),
+        ("longbench", "qasper", {"context": 5, "answers": ["x"]}, "row 2: context is 5"),
+        ("leval", "tpo", {"input": "d", "instructions": ["?"], "outputs": [5]}, r"row 2: outputs\[0\] is 5"),
+        ("leval", "tpo", {"input": None, "instructions": ["?"], "outputs": ["A"]}, "row 2: input is null"),
+        ("leval", "tpo", {"input": "d", "instructions": "?", "outputs": ["A"]}, "row 2: instructions is"),
+    ],
+)
+def test_a_row_of_a_benchmark_s_file_is_refused_by_its_field(source, tmp_path, suite, task, row, said):
+    good = FILE_ROW | {"answer": ["two"], "answers": ["x"], "instructions": [], "outputs": []}
+    rows(tmp_path / "benchmarks" / suite / f"{task}.jsonl", good, row)
+    with pytest.raises(InputError, match=said):
+        examples(Source(tmp_path, source._tokenizer), suite, task, length=40_000)
+
+
+def test_longbench_reads_its_format(source, tmp_path):
+    row = {
+        "input": "Who?",
+        "context": "c" * 3_000,
+        "answers": ["Ada", "Bob"],
+        "length": 9,
+        "dataset": "hotpotqa",
+        "language": "en",
+        "all_classes": None,
+        "_id": "abc",
+    }
+    rows(tmp_path / "benchmarks" / "longbench" / "data" / "hotpotqa.jsonl", row)
+    (found,) = examples(Source(tmp_path, source._tokenizer), "longbench", "hotpotqa", length=800)
+    assert found.cluster == "abc" and found.answer == " Ada" and found.more["truncated"]
+    assert tokens(source, found) <= 800 and found.prompt.endswith("Question: Who?")
+    made = SUITES["longbench"].row(found, "Ada")
+    assert SUITES["longbench"].score("hotpotqa", [made]).score == 100
+
+
+def test_l_eval_asks_every_automatic_question_and_cuts_the_document_s_end(source, tmp_path):
+    row = {
+        "input": "BEGIN " + "d" * 5_000,
+        "instructions": ["One?", "Two?"],
+        "outputs": ["a b c", "d"],
+        "source": "s",
+        "evaluation": "f1",
+    }
+    rows(
+        tmp_path / "benchmarks" / "leval" / "LEval-data" / "Open-ended-tasks" / "multidoc_qa.jsonl",
+        dict(row, evaluation="human"),
+        row,
+    )
+    first, second = examples(Source(tmp_path, source._tokenizer), "leval", "multidoc_qa", n=9, length=2_000)
+    assert first.cluster == second.cluster and "BEGIN" in first.prompt and "3 words" in first.prompt
+    assert tokens(source, first) <= 2_000 and first.more["truncated"]
+    assert SUITES["leval"].score("multidoc_qa", [SUITES["leval"].row(second, "d")]).score == 100
+
+
+def test_pg19_reads_books_with_their_titles(source, tmp_path):
+    root = tmp_path / "benchmarks" / "pg19"
+    (root / "test").mkdir(parents=True)
+    (root / "test" / "145.txt").write_text("Miss Brooke had that kind of beauty " * 90)
+    (root / "metadata.csv").write_text('145,"Middlemarch, by George Eliot",1871,http://x\n')
+    (found,) = examples(Source(tmp_path, source._tokenizer), "pg19", "test", length=500)
+    assert found.more["title"] == "Middlemarch, by George Eliot" and found.cluster == "145"
+    assert source.count(found.prompt) + source.special_tokens <= 500
+
+
+@pytest.mark.parametrize(
+    ("suite", "task", "length", "said"),
+    [
+        ("longbench", "qmsum", 4_096, r"qmsum\.jsonl"),
+        ("leval", "quality", 4_096, r"quality\.jsonl"),
+        ("infinitebench", "code_debug", 4_096, r"code_debug\.jsonl"),
+        ("pg19", "validation", 4_096, "holds no books"),
+        ("ruler", "vt", 300, "raise length"),
+        ("stories", "story_chain", 900, "raise length"),
+        ("stress", "stress_edges", 100, "raise --lengths"),
+        ("ruler", "vt3", 4_096, "no task 'vt3'"),
+    ],
+)
+def test_what_is_missing_or_too_short_is_named(source, suite, task, length, said):
+    with pytest.raises(InputError, match=said):
+        examples(source, suite, task, length=length)
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the benchmark files are not at ../shared/data")
+def test_the_real_files_make_prompts(source):
+    """L-Eval's, LongBench's, SQuAD's and PG-19's formats as they are published."""
+    real = Source(SHARED, source._tokenizer)
+    for suite, task in (
+        ("leval", "quality"),
+        ("longbench", "qmsum"),
+        ("ruler", "qa_1"),
+        ("pg19", "validation"),
+    ):
+        found = examples(real, suite, task, length=9_000)
+        assert len(found) == 2 and all(tokens(real, example) <= 9_000 for example in found)
