@@ -35,7 +35,7 @@ from routesparse.engine.method.segments import split
 from routesparse.engine.models.load import LoadedModel, ModelShape, shape_of
 from routesparse.engine.profiles.measure import free_settings, prepare_profile
 from routesparse.engine.progress import Progress, no_progress
-from routesparse.engine.prompts import Prompt
+from routesparse.engine.prompts.text import Prompt
 from routesparse.engine.record.passes import PromptTrace, RunInfo
 from routesparse.engine.rows import PromptRow, RunRecord
 from routesparse.engine.runtime.attention_router import AttentionRouter

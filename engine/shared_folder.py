@@ -10,7 +10,7 @@ from pathlib import Path
 
 from routesparse.engine import paths
 from routesparse.engine.errors import StoreError
-from routesparse.engine.plain_files import read_bounded
+from routesparse.engine.files.plain_files import read_bounded
 
 MARK = ".routesparse"
 

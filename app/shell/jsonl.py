@@ -1,9 +1,9 @@
-"""The prompts of an uploaded .jsonl file (engine/jsonl.py), where no model is chosen that could render messages."""
+"""The prompts of an uploaded .jsonl file (engine/prompts/jsonl.py), where no model is chosen that could render messages."""
 
 from __future__ import annotations
 
 from routesparse.engine.errors import PromptError
-from routesparse.engine.jsonl import read_rows
+from routesparse.engine.prompts.jsonl import read_rows
 
 
 def jsonl_prompts(text: str) -> tuple[list[str], list[str]]:

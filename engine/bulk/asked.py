@@ -15,7 +15,7 @@ from routesparse.engine.config import AuditDepth, RouterConfig, default_segment
 from routesparse.engine.models.files import resolve, revision_of
 from routesparse.engine.models.rope import RopeScaling
 from routesparse.engine.progress import Progress, no_progress
-from routesparse.engine.prompts import Prompt
+from routesparse.engine.prompts.text import Prompt
 from routesparse.engine.rows import RunRecord
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from routesparse.engine.crew.crews import Processes
 from routesparse.engine.crew.share import Say, share
 from routesparse.engine.crew.work import Piece, Work
 from routesparse.engine.errors import BundleError, InputError, PromptError, is_out_of_memory
-from routesparse.engine.prompts import TEXT_SUFFIXES, read_prompt
+from routesparse.engine.prompts.text import TEXT_SUFFIXES, read_prompt
 from routesparse.engine.rows import RunRecord
 from routesparse.engine.store.bundle import MANIFEST, read_bundle, write_bundle
 from routesparse.engine.verdict import LEVELS, Level, of_record

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from routesparse.engine import jsonl
 from routesparse.engine.errors import CalibrationError, PromptError
-from routesparse.engine.prompts import TEXT_SUFFIXES, PromptText, decode_prompt, read_prompt, tokenizing
+from routesparse.engine.prompts import jsonl
+from routesparse.engine.prompts.text import TEXT_SUFFIXES, PromptText, decode_prompt, read_prompt, tokenizing
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from routesparse.engine import plain_files
 from routesparse.engine.calibrate.prompts import Window
 from routesparse.engine.errors import CalibrationError, shortened
+from routesparse.engine.files import plain_files
 from routesparse.engine.schema import Holds, Text, checked, from_json, in_file
 
 SUFFIX = ".jsonl"

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from routesparse.engine import plain_files
 from routesparse.engine.calibration.checks import RoundedShare, check_stamp
 from routesparse.engine.config import Price
 from routesparse.engine.errors import CalibrationError, shortened
+from routesparse.engine.files import plain_files
 from routesparse.engine.schema import Count, Object, Positive, Real, Share, Text, checked, from_json, in_file
 
 SAME = (

@@ -26,11 +26,11 @@ from routesparse.engine.calibration.checks import Fold, Summary, check_calibrati
 from routesparse.engine.calibration.drift import DriftReference, Part, Rate
 from routesparse.engine.config import RouterConfig, renamed
 from routesparse.engine.errors import CalibrationError, shortened
+from routesparse.engine.files.plain_files import read_json
 from routesparse.engine.method import policy
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.patterns import library_hash, stamped_families
 from routesparse.engine.method.predictor import FEATURES, ErrorPredictor
-from routesparse.engine.plain_files import read_json
 from routesparse.engine.schema import (
     Count,
     Like,

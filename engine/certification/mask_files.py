@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from routesparse.engine import plain_files
 from routesparse.engine.errors import ConfigError, shortened
+from routesparse.engine.files import plain_files
 
 MAX_BYTES = 4 << 30
 _LAYER = re.compile(r"(?:layers?\.)?([0-9]{1,4})")

@@ -37,7 +37,7 @@ from routesparse.engine.config import (
 from routesparse.engine.crew.crews import Processes
 from routesparse.engine.errors import InputError
 from routesparse.engine.models.rope import RopeScaling
-from routesparse.engine.prompts import PromptText
+from routesparse.engine.prompts.text import PromptText
 from routesparse.engine.rows import RunRecord
 
 
@@ -114,7 +114,7 @@ def analyze(
     """Prefill one prompt with routing, or each of a folder, and write its run bundle: every choice, and why."""
     report = Reporter()
     report.line(f"reading {file.name}")
-    from routesparse.engine.prompts import check_domain
+    from routesparse.engine.prompts.text import check_domain
 
     crew = Processes(processes, ray)
     check_domain(domain)
@@ -188,7 +188,7 @@ def _prompt(report: Reporter, text: PromptText, asked: Asked, target: Path, json
     refuse_before_loading(asked.model, text, asked.rope)
     report.line(f"loading model {asked.model}")
     from routesparse.engine.models.load import load_model
-    from routesparse.engine.prompts import tokenize
+    from routesparse.engine.prompts.text import tokenize
 
     loaded = load_model(asked.model, rope=asked.rope)
     prompt = tokenize(text, loaded.tokenizer, loaded.max_tokens)

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from routesparse.engine import paths, plain_files
+from routesparse.engine import paths
 from routesparse.engine.cli.options import JsonFlag
 from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.errors import BundleError, InputError, StoreError
+from routesparse.engine.files import plain_files
 from routesparse.engine.rows import is_layer_uncertified, is_uncertified
 
 if TYPE_CHECKING:

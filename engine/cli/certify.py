@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from routesparse.engine.certification.report import Certified
     from routesparse.engine.config import RouterConfig
     from routesparse.engine.models.load import LoadedModel
-    from routesparse.engine.prompts import Prompt
+    from routesparse.engine.prompts.text import Prompt
 
 _OWN = "routesparse"
 
@@ -97,7 +97,7 @@ def certify(
     if mask is None and (block_q or block_k):
         raise ConfigError("--block-q and --block-k belong to --mask; pass a mask, or leave them out")
     report.line(f"reading {prompt.name}")
-    from routesparse.engine.prompts import tokenize
+    from routesparse.engine.prompts.text import tokenize
 
     text = read_prompt_for(model, prompt, number, report)
     from routesparse.engine.certification.report import Settings

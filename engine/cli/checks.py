@@ -10,9 +10,9 @@ from pathlib import Path
 
 from routesparse.engine.cli.output import Reporter
 from routesparse.engine.errors import InputError, shortened
-from routesparse.engine.jsonl import read_one
 from routesparse.engine.models.token_count import chat
-from routesparse.engine.prompts import PromptText
+from routesparse.engine.prompts.jsonl import read_one
+from routesparse.engine.prompts.text import PromptText
 
 
 def read_prompt_for(model: str, file: Path, number: int | None, report: Reporter) -> PromptText:

@@ -9,7 +9,7 @@ import typer
 
 from routesparse.engine.cli.options import JsonFlag, ModelName
 from routesparse.engine.cli.output import Reporter, out_console, print_json
-from routesparse.engine.doctor import checks
+from routesparse.engine.doctor.checks import checks
 
 _STYLES = {"ok": "green", "note": "yellow", "problem": "red"}
 

@@ -17,7 +17,7 @@ from routesparse.engine.errors import InputError, StoreError
 from routesparse.engine.models.files import DEMO
 from routesparse.engine.profiles.here import measure_here
 from routesparse.engine.progress import Progress
-from routesparse.engine.prompts import PromptText
+from routesparse.engine.prompts.text import PromptText
 
 if TYPE_CHECKING:
     from routesparse.engine.calibration.artifact import Calibration

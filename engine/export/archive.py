@@ -23,7 +23,7 @@ from routesparse.engine.certificate_rows import CertificateRow
 from routesparse.engine.errors import BundleError, DiskFullError, InputError
 from routesparse.engine.export import certificate_columns, columns
 from routesparse.engine.export.plain_text import visible
-from routesparse.engine.plain_files import open_plain
+from routesparse.engine.files.plain_files import open_plain
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import bundle, tables
 from routesparse.engine.store.bundle import Manifest

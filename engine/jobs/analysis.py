@@ -10,7 +10,7 @@ from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.artifact import load_calibration
 from routesparse.engine.errors import CalibrationError, is_out_of_memory
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.prompts import PromptText
+from routesparse.engine.prompts.text import PromptText
 from routesparse.engine.rows import RunRecord
 
 if TYPE_CHECKING:

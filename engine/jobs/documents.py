@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable
 
 from routesparse.engine.errors import PromptError
-from routesparse.engine.plain_files import few_values
-from routesparse.engine.prompts import MAX_FILE_BYTES, PromptText, clean_label, decode_prompt
+from routesparse.engine.files.plain_files import few_values
+from routesparse.engine.prompts.text import MAX_FILE_BYTES, PromptText, clean_label, decode_prompt
 from routesparse.engine.schema import from_json
 
 LEAST_DOCUMENTS = 2  # the two folds share none

@@ -5,7 +5,7 @@ from __future__ import annotations
 from routesparse.engine import errors
 from routesparse.engine.errors import disk_is_full, is_out_of_memory
 from routesparse.engine.jobs.job import FailureKind
-from routesparse.engine.prompts import is_panic
+from routesparse.engine.prompts.text import is_panic
 
 # The first that fits: children before their parents.
 _TYPED: tuple[tuple[type[Exception], FailureKind], ...] = (

@@ -23,7 +23,7 @@ from routesparse.engine.errors import ConfigError
 from routesparse.engine.jobs.documents import unpack
 from routesparse.engine.jobs.job import Kind
 from routesparse.engine.jobs.request import Request, RunRequest, check_request
-from routesparse.engine.prompts import clean_label
+from routesparse.engine.prompts.text import clean_label
 from routesparse.engine.schema import Line, Real, Text, Whole
 
 CalibratedPolicy = Literal["priced", "certified"]

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from routesparse.engine.plain_files import open_plain
+from routesparse.engine.files.plain_files import open_plain
 from routesparse.engine.schema import from_json
 
 ROTATE_BYTES = 4 * 1024 * 1024

@@ -13,7 +13,7 @@ from routesparse.engine.jobs.analysis import Report, WarmModel
 from routesparse.engine.jobs.documents import unpack
 from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest
 from routesparse.engine.jobs.request import Request
-from routesparse.engine.prompts import PromptText
+from routesparse.engine.prompts.text import PromptText
 
 if TYPE_CHECKING:
     from routesparse.engine.models.load import LoadedModel

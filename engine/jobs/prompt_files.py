@@ -13,8 +13,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from routesparse.engine.errors import PromptError, StoreError
-from routesparse.engine.plain_files import read_bounded
-from routesparse.engine.prompts import MAX_FILE_BYTES
+from routesparse.engine.files.plain_files import read_bounded
+from routesparse.engine.prompts.text import MAX_FILE_BYTES
 
 ORPHAN_SECONDS = 3600.0  # a file is written before its row: only old ones without a row are leftovers
 _SUFFIX = ".txt"

@@ -24,10 +24,10 @@ from routesparse.engine.config import (
     default_segment,
 )
 from routesparse.engine.errors import ConfigError
+from routesparse.engine.files.plain_files import few_values
 from routesparse.engine.jobs.job import Kind
 from routesparse.engine.models.rope import RopeScaling
-from routesparse.engine.plain_files import few_values
-from routesparse.engine.prompts import MAX_LABEL, check_domain, clean_label, decode_prompt
+from routesparse.engine.prompts.text import MAX_LABEL, check_domain, clean_label, decode_prompt
 from routesparse.engine.schema import Line, Real, Text, from_json
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from routesparse.engine.errors import StoreError
+from routesparse.engine.files.plain_files import identity
 from routesparse.engine.jobs import database
 from routesparse.engine.jobs.database import Database, QueueBusyError, QueueFullError, QueueGoneError, Row
-from routesparse.engine.plain_files import identity
 
 _OPEN_TRIES = 20
 _OPEN_PAUSE_S = 0.1

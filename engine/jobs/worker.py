@@ -17,7 +17,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from routesparse.engine import host_memory
+from routesparse.engine.device import host_memory
 from routesparse.engine.errors import ConfigError, StoreError
 from routesparse.engine.jobs import presence, staging
 from routesparse.engine.jobs.database import QueueGoneError, QueuePlaceError
@@ -29,7 +29,7 @@ from routesparse.engine.jobs.log import JobLog, frames
 from routesparse.engine.jobs.queue import LEASE_S, JobQueue, LeaseLostError
 from routesparse.engine.jobs.request import Request, RunRequest
 from routesparse.engine.jobs.signals import Flag, leaving_in_time, stopped_by_signals, wait_any
-from routesparse.engine.prompts import decode_prompt, is_panic
+from routesparse.engine.prompts.text import decode_prompt, is_panic
 
 if TYPE_CHECKING:
     from routesparse.engine.jobs.analysis import Analyze, CompileAhead, Report

@@ -25,8 +25,8 @@ import numpy as np
 
 from routesparse.engine import paths
 from routesparse.engine.errors import ProfileError
+from routesparse.engine.files.plain_files import read_json
 from routesparse.engine.method.segments import Segment
-from routesparse.engine.plain_files import read_json
 from routesparse.engine.schema import (
     Count,
     Like,

@@ -18,9 +18,9 @@ from typing import Annotated, Any
 
 from routesparse.engine import paths
 from routesparse.engine.errors import ModelError, shortened
+from routesparse.engine.files.plain_files import read_bounded, read_json
 from routesparse.engine.models import tokenizer_process
 from routesparse.engine.models.rope import check_own as check_own_rope
-from routesparse.engine.plain_files import read_bounded, read_json
 from routesparse.engine.runtime.refusals import check_family_name
 from routesparse.engine.schema import FieldError, Whole, checked, in_file
 

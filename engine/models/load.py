@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from routesparse.engine import host_memory
+from routesparse.engine.device import host_memory
 from routesparse.engine.errors import ModelError, RouteSparseError, is_out_of_memory, shortened
 from routesparse.engine.models import tokenizer_process
 from routesparse.engine.models.files import (
@@ -30,7 +30,14 @@ from routesparse.engine.models.files import (
 )
 from routesparse.engine.models.rope import RopeScaling, revision_with
 from routesparse.engine.models.token_text import text_of
-from routesparse.engine.prompts import Prompt, PromptText, is_panic, refuse_too_long, tokenize, tokenizing
+from routesparse.engine.prompts.text import (
+    Prompt,
+    PromptText,
+    is_panic,
+    refuse_too_long,
+    tokenize,
+    tokenizing,
+)
 from routesparse.engine.runtime.refusals import check_family
 
 _LOCAL: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}

@@ -21,7 +21,7 @@ from routesparse.engine.models.files import (
     resolve,
 )
 from routesparse.engine.models.rope import RopeScaling
-from routesparse.engine.prompts import LIKELY_CHARACTERS, PromptText, refuse_too_long
+from routesparse.engine.prompts.text import LIKELY_CHARACTERS, PromptText, refuse_too_long
 
 _FLOAT32_BYTES = 4
 RUNTIME_BYTES = 512 << 20  # what Python with torch takes by itself, measured on Linux without a GPU

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from routesparse.engine.bounded_process import BoundedProcess, NoAnswerError
 from routesparse.engine.errors import ModelError, PromptError, shortened
-from routesparse.engine.plain_files import state_of
+from routesparse.engine.files.bounded_process import BoundedProcess, NoAnswerError
+from routesparse.engine.files.plain_files import state_of
 
 SECONDS, FILE_S_PER_MB, TEXT_S_PER_MB = 5.0, 1.0, 15.0  # measured, for the two: 0.2 and 3
 MEMORY_BYTES, CHARACTER_BYTES = 1 << 30, 256  # measured: 0.3 GB and 110

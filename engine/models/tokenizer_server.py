@@ -18,9 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from routesparse.engine.bounded_process import limit, serve
-from routesparse.engine.plain_files import read_bounded, state_of
-from routesparse.engine.prompts import LIKELY_CHARACTERS, first_missing
+from routesparse.engine.files.bounded_process import limit, serve
+from routesparse.engine.files.plain_files import read_bounded, state_of
+from routesparse.engine.prompts.text import LIKELY_CHARACTERS, first_missing
 
 MOST_TOKENIZER_BYTES = 1 << 26  # that of Gemma has 33 MB
 _MOST_LISTS = 1 << 22  # that of Gemma has a pair for each of 0.5 million merges

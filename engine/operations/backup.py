@@ -25,10 +25,10 @@ from pathlib import Path
 
 from routesparse.engine import paths, shared_folder
 from routesparse.engine.errors import InputError, StoreError
+from routesparse.engine.files.plain_files import open_plain, read_bounded
 from routesparse.engine.jobs.opening import FILE as QUEUE
 from routesparse.engine.operations import places, restoring
 from routesparse.engine.operations.places import Places
-from routesparse.engine.plain_files import open_plain, read_bounded
 from routesparse.engine.store import store_errors
 from routesparse.engine.store.bundle import TEMPORARY_PREFIX
 from routesparse.engine.store.duckdb_store import Store

@@ -16,10 +16,10 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from routesparse.engine import paths
 from routesparse.engine.errors import StoreError
+from routesparse.engine.files.plain_files import read_bounded
 from routesparse.engine.jobs import opening
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.operations.sizes import free_bytes, size_bytes
-from routesparse.engine.plain_files import read_bounded
 from routesparse.engine.store.bundle import REJECTED
 
 JOB_STATES = ("queued", "running", "done", "failed", "cancelled")

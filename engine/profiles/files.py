@@ -12,8 +12,8 @@ from pathlib import Path
 from routesparse.engine import paths
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import ProfileError
+from routesparse.engine.files.plain_files import state_of
 from routesparse.engine.method.latency import LatencyProfile
-from routesparse.engine.plain_files import state_of
 
 
 def stored_for(head_dim: int, config: RouterConfig) -> list[Path]:

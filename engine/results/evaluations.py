@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from routesparse.engine import paths
 from routesparse.engine.config import DEFAULT_PRICE
 from routesparse.engine.errors import ResultsError
-from routesparse.engine.plain_files import read_json
+from routesparse.engine.files.plain_files import read_json
 from routesparse.engine.schema import (
     Count,
     Number,

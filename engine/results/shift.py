@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 from routesparse.engine import paths
 from routesparse.engine.errors import ResultsError
 from routesparse.engine.export import numbers
-from routesparse.engine.plain_files import read_json
+from routesparse.engine.files.plain_files import read_json
 from routesparse.engine.results.tables import Table
 from routesparse.engine.schema import FILLED, POSITIVE, Number, Positive, Share, Text, checked
 

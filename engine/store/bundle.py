@@ -29,9 +29,10 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from routesparse.engine import plain_files, shared_folder
+from routesparse.engine import shared_folder
 from routesparse.engine.certificate_rows import CertificateRecord, CertificateRow
 from routesparse.engine.errors import BundleError, DiskFullError, StoreError
+from routesparse.engine.files import plain_files
 from routesparse.engine.rows import RunRecord, RunRow
 from routesparse.engine.schema import Count, FieldError, Positive, checked, from_json, shown
 from routesparse.engine.store import certificate_ranges, run_checks, tables, unpacking

@@ -23,7 +23,7 @@ import duckdb
 import pyarrow as pa
 
 from routesparse.engine.errors import BundleError, StoreError
-from routesparse.engine.plain_files import identity
+from routesparse.engine.files.plain_files import identity
 from routesparse.engine.store import bundle, bundle_moves, store_errors, thumbnail
 from routesparse.engine.store.duckdb_file import HEADS, OF_CERTIFICATES, open_file, roll_back
 from routesparse.engine.store.read_cache import ReadCache

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from routesparse.engine import paths, plain_files
+from routesparse.engine import paths
 from routesparse.engine.errors import BundleError, StoreError
+from routesparse.engine.files import plain_files
 from routesparse.engine.progress import Progress, no_progress
 from routesparse.engine.store import bundle, trash
 from routesparse.engine.store.duckdb_store import Origin, Store

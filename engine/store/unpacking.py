@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from routesparse.engine.bounded_process import BoundedProcess, NoAnswerError, serve
 from routesparse.engine.errors import BundleError, StoreError
+from routesparse.engine.files.bounded_process import BoundedProcess, NoAnswerError, serve
 from routesparse.engine.store import tables
 
 # A run of 128 layers of 128 heads with 16 segments has 7 million candidates, which take 1.6 GB.

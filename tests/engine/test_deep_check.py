@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from routesparse.engine import deep_check, doctor
 from routesparse.engine.cli.main import main
+from routesparse.engine.doctor import checks as doctor
+from routesparse.engine.doctor import deep as deep_check
 from routesparse.engine.models.load import load_model
 
 

@@ -4,7 +4,7 @@ import sysconfig
 
 import pytest
 
-from routesparse.engine import doctor
+from routesparse.engine.doctor import checks as doctor
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ import textwrap
 
 import pytest
 
-from routesparse.engine import host_memory
+from routesparse.engine.device import host_memory
 
 pytestmark = pytest.mark.skipif(host_memory._glibc() is None, reason="the C library is not glibc")
 
 ALLOCATE = """
 import resource, psutil, torch
-from routesparse.engine import host_memory
+from routesparse.engine.device import host_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

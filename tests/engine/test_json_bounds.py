@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from routesparse.engine.plain_files import read_json
+from routesparse.engine.files.plain_files import read_json
 
 
 @pytest.mark.timeout(60)

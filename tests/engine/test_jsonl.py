@@ -6,7 +6,7 @@ import pytest
 
 from routesparse.app.shell.jsonl import jsonl_prompts
 from routesparse.engine.errors import InputError, PromptError
-from routesparse.engine.jsonl import read_one, read_rows
+from routesparse.engine.prompts.jsonl import read_one, read_rows
 
 LONG = "The ledger of the harbour. " * 50
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from routesparse.engine import plain_files
+from routesparse.engine.files import plain_files
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -8,8 +8,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from routesparse.engine import prompts
 from routesparse.engine.errors import PromptError
+from routesparse.engine.prompts import text as prompts
 
 
 def tokenizer(bos="<s>"):

@@ -17,9 +17,9 @@ from routesparse.engine.calibration.folders import LEAST_TOKENS, check_not_bundl
 from routesparse.engine.errors import InputError
 from routesparse.engine.jobs.documents import LEAST_DOCUMENTS, pack
 from routesparse.engine.jobs.kinds import CALIBRATED, CalibrateRequest
-from routesparse.engine.jsonl import IN_WORDS
 from routesparse.engine.models.token_count import holds
-from routesparse.engine.prompts import PromptText, clean_label, decode_prompt
+from routesparse.engine.prompts.jsonl import IN_WORDS
+from routesparse.engine.prompts.text import PromptText, clean_label, decode_prompt
 
 _LEAST, _MOST = 4_096, 8_192
 

@@ -17,10 +17,10 @@ from routesparse.app.shell.session_memory import remembered
 from routesparse.app.ui import numbers, plain_text, states
 from routesparse.engine import paths
 from routesparse.engine.errors import InputError, PromptError
-from routesparse.engine.jsonl import IN_WORDS, read_rows
 from routesparse.engine.models.files import offered
 from routesparse.engine.models.token_count import chat
-from routesparse.engine.prompts import PromptText, clean_label, decode_prompt
+from routesparse.engine.prompts.jsonl import IN_WORDS, read_rows
+from routesparse.engine.prompts.text import PromptText, clean_label, decode_prompt
 from routesparse.engine.store import queries
 
 TAKE = {"all": "All of it", "first": "The first tokens", "last": "The last tokens"}

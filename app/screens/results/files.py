@@ -9,7 +9,7 @@ import streamlit as st
 
 from routesparse.app.ui.error_words import wrong
 from routesparse.engine.errors import ResultsError
-from routesparse.engine.plain_files import identity
+from routesparse.engine.files.plain_files import identity
 from routesparse.engine.results import evaluations, wording
 from routesparse.engine.results.evaluations import Evaluation, Verdict
 

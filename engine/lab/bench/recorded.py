@@ -18,11 +18,11 @@ from routesparse.engine.decide.decision import Decision
 from routesparse.engine.decide.layer import plan_of
 from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.errors import InputError
-from routesparse.engine.jsonl import read_one
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.models.load import LoadedModel, load_model
 from routesparse.engine.models.token_count import chat
 from routesparse.engine.profiles.measure import NamedProfile
+from routesparse.engine.prompts.jsonl import read_one
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.transformers import routed_by
 from routesparse.kernels.interface import RowPlan

@@ -32,7 +32,7 @@ from typing import Any
 from routesparse.engine import paths
 from routesparse.engine.errors import InputError, shortened
 from routesparse.engine.lab.bench.completions import Server, ask, parse_server, with_model
-from routesparse.engine.prompts import read_prompt
+from routesparse.engine.prompts.text import read_prompt
 from routesparse.engine.stats.paired import Draws, interval
 
 MOST_N, MOST_CONCURRENCY, MOST_TOKENS = 10_000, 256, 1 << 20

@@ -35,9 +35,9 @@ from typing import NamedTuple
 import torch
 
 from routesparse.engine.errors import ConfigError, shortened
+from routesparse.engine.files.plain_files import few_values, read_bounded
 from routesparse.engine.lab.rivals.pieces import MOST_LOGITS, last_row_sums, ranks, tiles_of_offsets
 from routesparse.engine.lab.rivals.rule import Selection, View, token_means
-from routesparse.engine.plain_files import few_values, read_bounded
 from routesparse.engine.seeds import stable_seed
 
 PATTERNS = ("vertical_and_slash", "stream_llm")

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from routesparse.engine import paths
 from routesparse.engine.errors import InputError
+from routesparse.engine.files.plain_files import read_json
 from routesparse.engine.lab.studies.selection.methods import rounds
 from routesparse.engine.lab.suites.registry import find
-from routesparse.engine.plain_files import read_json
 from routesparse.engine.schema import Count, Positive, Text, checked
 
 _MOST_BYTES = 1 << 20

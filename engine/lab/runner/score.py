@@ -19,6 +19,7 @@ import numpy as np
 
 from routesparse.engine import paths
 from routesparse.engine.errors import InputError, ResultsError
+from routesparse.engine.files.plain_files import read_json
 from routesparse.engine.lab import study
 from routesparse.engine.lab.runner.collected import Rows, collected
 from routesparse.engine.lab.runner.conclude import DENSE, SEARCH_TOKENS, Cell, Point, Seen, conclude
@@ -34,7 +35,6 @@ from routesparse.engine.lab.runner.prepare import all_prepared
 from routesparse.engine.lab.studies.selection import rows as row_files
 from routesparse.engine.lab.suites import pg19
 from routesparse.engine.lab.suites.registry import find
-from routesparse.engine.plain_files import read_json
 from routesparse.engine.provenance import git_commit, versions
 from routesparse.engine.results.evaluations import MOST_BYTES, read
 from routesparse.engine.stats import paired

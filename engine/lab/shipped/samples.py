@@ -24,7 +24,7 @@ from routesparse.engine.errors import InputError
 from routesparse.engine.lab import study
 from routesparse.engine.lab.training.tasks import fit_sample
 from routesparse.engine.models.load import LoadedModel, load_model
-from routesparse.engine.prompts import read_prompt, tokenize
+from routesparse.engine.prompts.text import read_prompt, tokenize
 from routesparse.engine.rows import RunRecord
 from routesparse.engine.store.bundle import write_bundle
 

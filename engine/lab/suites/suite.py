@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from routesparse.engine.errors import InputError
+from routesparse.engine.files.plain_files import read_bounded
 from routesparse.engine.lab.training.samples import cleaned
-from routesparse.engine.plain_files import read_bounded
 from routesparse.engine.schema import FieldError, Holds, checked
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.profiles.measure import NamedProfile
-from routesparse.engine.prompts import clean_label
+from routesparse.engine.prompts.text import clean_label
 from routesparse.engine.record.passes import RunInfo, Served
 from routesparse.engine.runtime.current_prompt import NamedPrompt
 from routesparse.engine.runtime.quality import Chosen

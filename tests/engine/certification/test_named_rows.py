@@ -13,7 +13,7 @@ from routesparse.engine.certification.certify import Request, certify_attention
 from routesparse.engine.certification.named_rows import check_within, read_names, rows_of_phrase
 from routesparse.engine.certification.report import Settings
 from routesparse.engine.errors import ConfigError, PromptError
-from routesparse.engine.prompts import Prompt
+from routesparse.engine.prompts.text import Prompt
 
 N = 200
 SHAPE = {

@@ -355,7 +355,7 @@ class TestDefects:
         def fail(path):
             raise RuntimeError("first\nsecond")
 
-        monkeypatch.setattr("routesparse.engine.jsonl.read_prompt", fail)
+        monkeypatch.setattr("routesparse.engine.prompts.jsonl.read_prompt", fail)
         code, out, err = run("analyze", prompt)
         (file,) = (home / "errors").iterdir()
         assert (code, out) == (1, "")
@@ -368,7 +368,7 @@ class TestDefects:
         def fail(path):
             raise StoreError("layer 3: NaN in the keys")
 
-        monkeypatch.setattr("routesparse.engine.jsonl.read_prompt", fail)
+        monkeypatch.setattr("routesparse.engine.prompts.jsonl.read_prompt", fail)
         for arguments in (["--debug", "analyze", prompt], ["analyze", prompt, "--debug"]):
             code, _, err = run(*arguments)
             assert code == 1
@@ -380,7 +380,7 @@ class TestDefects:
         def interrupt(path):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("routesparse.engine.jsonl.read_prompt", interrupt)
+        monkeypatch.setattr("routesparse.engine.prompts.jsonl.read_prompt", interrupt)
         code, _, err = run("analyze", prompt)
         assert (code, err.splitlines()[-1]) == (1, "error: interrupted")
 
@@ -422,7 +422,7 @@ class TestDoctor:
         assert "torch" in by_name["packages"]["detail"]
 
     def test_a_missing_package_is_a_problem_and_the_lock_mends_it(self, run, model, monkeypatch):
-        monkeypatch.setattr("routesparse.engine.doctor.REQUIRED", ("torch", "no-such-package"))
+        monkeypatch.setattr("routesparse.engine.doctor.checks.REQUIRED", ("torch", "no-such-package"))
         code, out, _ = run("doctor", "--model", model)
         assert code == 1
         assert "problem packages      missing no-such-package; run in " in out

@@ -10,7 +10,7 @@ import pytest
 
 from routesparse.engine import analyze
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.prompts import MAX_LABEL
+from routesparse.engine.prompts.text import MAX_LABEL
 from routesparse.engine.store import bundle
 from routesparse.engine.store.bundle import read_bundle
 

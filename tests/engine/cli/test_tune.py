@@ -17,7 +17,7 @@ from routesparse.engine.jobs.analysis import WarmAnalysis
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.models.files import revision_of
 from routesparse.engine.models.load import load_model
-from routesparse.engine.prompts import PromptText
+from routesparse.engine.prompts.text import PromptText
 from routesparse.engine.store.bundle import read_bundle
 
 # Six windows bound no loss below 1.6 times the limit at the usual confidence.

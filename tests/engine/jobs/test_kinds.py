@@ -18,7 +18,7 @@ from routesparse.engine.jobs.preparation import WarmPreparation
 from routesparse.engine.jobs.presence import Device
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.prompts import decode_prompt
+from routesparse.engine.prompts.text import decode_prompt
 
 TEXTS = [f"Ledger number {place}: the harbour master counts vessels. " * 30 for place in range(4)]
 SMALL = {"least_tokens": 520, "most_tokens": 600, "fold_a": 1, "fold_b": 2, "audit_rows": 32}

@@ -6,7 +6,7 @@ import pytest
 
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.prompts import MAX_LABEL, clean_label
+from routesparse.engine.prompts.text import MAX_LABEL, clean_label
 
 
 def test_a_request_survives_its_json():

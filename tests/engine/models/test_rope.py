@@ -19,7 +19,7 @@ from routesparse.engine.models.files import revision_of
 from routesparse.engine.models.load import load_model, revision_of_model
 from routesparse.engine.models.rope import KINDS, RopeScaling
 from routesparse.engine.models.token_count import refuse_before_loading
-from routesparse.engine.prompts import decode_prompt, tokenize
+from routesparse.engine.prompts.text import decode_prompt, tokenize
 from routesparse.engine.runtime.route import route
 
 PAIRS = 8  # of the tiny model's head size, 16

@@ -14,7 +14,7 @@ from routesparse.engine.errors import ModelError
 from routesparse.engine.models.files import check_folder
 from routesparse.engine.models.load import load_model
 from routesparse.engine.models.token_count import part_of, prompt_size, refuse_before_loading
-from routesparse.engine.prompts import decode_prompt
+from routesparse.engine.prompts.text import decode_prompt
 
 WORDS = "the ledger of the harbour lists every crate, Überfahrt 漢字 and 1,024 barrels\n\n"
 TEXT = WORDS * 40

@@ -21,10 +21,10 @@ from routesparse.engine.export.csv_text import as_csv
 from routesparse.engine.jobs.documents import unpack
 from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest, read_request
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.jsonl import read_rows
 from routesparse.engine.lab.runner.job import Job
 from routesparse.engine.models.rope import RopeScaling
-from routesparse.engine.prompts import read_prompt
+from routesparse.engine.prompts.jsonl import read_rows
+from routesparse.engine.prompts.text import read_prompt
 from routesparse.engine.runtime.vllm.settings import SWITCH, from_environment
 from routesparse.engine.terminal import Terminal
 

@@ -21,7 +21,7 @@ from routesparse.engine.lab.training import adapter
 from routesparse.engine.models import files as model_files
 from routesparse.engine.models import token_count
 from routesparse.engine.models.load import load_model, shape_of
-from routesparse.engine.prompts import decode_prompt
+from routesparse.engine.prompts.text import decode_prompt
 
 
 def _model(name: str) -> Callable[[Content, Path], object]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from routesparse.engine import plain_files
 from routesparse.engine.errors import ConfigError, InputError
+from routesparse.engine.files import plain_files
 from routesparse.engine.lab import study
 from routesparse.engine.schema import Count, FieldError, Real, checked, in_file
 

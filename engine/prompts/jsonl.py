@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from routesparse.engine.errors import InputError, PromptError, shortened
-from routesparse.engine.plain_files import few_values
-from routesparse.engine.prompts import PromptText, clean_label, decode_prompt, read_prompt
+from routesparse.engine.files.plain_files import few_values
+from routesparse.engine.prompts.text import PromptText, clean_label, decode_prompt, read_prompt
 from routesparse.engine.schema import no_field_twice
 
 SUFFIX = ".jsonl"

@@ -242,7 +242,7 @@ def _calibrations() -> Check:
 
 def _deep(name: str) -> Iterator[Check]:
     """A few layers of the model, routed on this device, against float64 attention on the same keys."""
-    from routesparse.engine.deep_check import check_model
+    from routesparse.engine.doctor.deep import check_model
     from routesparse.engine.models.load import load_model
 
     try:

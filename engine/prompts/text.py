@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from routesparse.engine import plain_files
 from routesparse.engine.errors import ConfigError, ModelError, PromptError, RouteSparseError, shortened
+from routesparse.engine.files import plain_files
 
 TEXT_SUFFIXES = (".txt", ".md")  # of the files that are read where a folder is given
 MAX_LABEL = 120

@@ -25,7 +25,7 @@ from routesparse.engine.method.row_plan import joined
 from routesparse.engine.method.segments import split
 from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.profiles.measure import NamedProfile
-from routesparse.engine.prompts import read_prompt, tokenize
+from routesparse.engine.prompts.text import read_prompt, tokenize
 from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.transformers import routed_by
 from routesparse.kernels.attention.reference import masked_attention

@@ -1,0 +1,1 @@
+"""``routesparse doctor``: what this machine offers, and what is missing or broken."""

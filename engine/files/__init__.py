@@ -1,0 +1,1 @@
+"""Reading files of others within bounds of memory and time."""

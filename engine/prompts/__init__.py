@@ -1,0 +1,1 @@
+"""A prompt: its text, its tokens, and the lines of a .jsonl file that hold one."""
