@@ -27,7 +27,7 @@ def answers(found: Evaluation, length: int, verdicts: Sequence[Verdict]) -> list
     return [
         (f"Is anything lost at {length:,} tokens?", _lost(found, row, dense)),
         ("What is saved?", _saved(found, row, dense)),
-        ("Is it better than other methods?", _rivals(found, row, length)),
+        ("Is it better than other methods?", _rivals(found, row, length) + _tests(verdicts)),
         ("What was not tested?", _untested(found, row, length, verdicts)),
     ]
 
@@ -124,16 +124,20 @@ def _rivals(found: Evaluation, row: MethodRow, length: int) -> str:
     spread = "" if change.low == change.high else f" [{_between(found, change)}]"
     return (
         f"By the estimates, no other method reads as little and loses as little, of {ran}. The one that loses least, "
-        f"{name}, is at {_told(found, change.value)}{spread} and reads {numbers.share(area)}. "
-        "Tests at equal time: H1 to H3."
+        f"{name}, is at {_told(found, change.value)}{spread} and reads {numbers.share(area)}."
     )
+
+
+def _tests(verdicts: Sequence[Verdict]) -> str:
+    tested = [f"{one.test} {one.verdict}" for one in verdicts if one.verdict != "not tested"]
+    return f" Tests at equal time: {', '.join(tested)}." if tested else ""
 
 
 def _untested(found: Evaluation, row: MethodRow, length: int, verdicts: Sequence[Verdict]) -> str:
     devices = ", ".join(found.devices) or "the device that it ran on"
     parts = [f"Any model but {found.model}, any device but {devices}, other kinds of prompts."]
     open_tests = [one.test for one in verdicts if one.verdict == "not tested"]
-    parts += [f"Of the tests below: {', '.join(open_tests)}."] if open_tests else []
+    parts += [f"Of the tests: {', '.join(open_tests)}."] if open_tests else []
     if row.tasks and row.good_tasks is not None and (weak := len(row.tasks) - len(row.good_tasks)):
         which = ", ".join(one.task for one in row.tasks if one.task not in row.good_tasks)
         parts.append(

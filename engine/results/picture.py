@@ -19,7 +19,7 @@ _RIGHT, _BOTTOM = 170, 44  # right: room for the outermost point's name
 def area_picture(rows: Sequence[MethodRow], unit: str, name: str) -> str:
     """Every method a point with its interval: filled ours, hollow others; a line through the front of the estimates.
 
-    unit: of the differences; name: for the alternative text. Rows without area or difference are left out, controls
+    unit: of the differences; name: what stands above it. Rows without area or difference are left out, controls
     that lose more than the picture reaches down are named in it.
     """
     known = [row for row in rows if row.area and row.change is not None]
@@ -93,7 +93,7 @@ def area_picture(rows: Sequence[MethodRow], unit: str, name: str) -> str:
     return (
         f'<svg role="img" aria-label="{escape(label)}" width="{_WIDTH}" height="{_HEIGHT}" '
         f'viewBox="0 0 {_WIDTH} {_HEIGHT}"><g class="axis" font-size="12">'
-        f'<text x="2" y="14">{escape(unit)} against dense ↑</text>{note}{"".join(ticks)}'
+        f'<text x="2" y="14">{escape(name)}: {escape(unit)} against dense ↑</text>{note}{"".join(ticks)}'
         f'<text x="{_LEFT}" y="{_HEIGHT - 6}">share of the causal area read, logarithmic →</text></g>'
         f'<path class="front" d="{path}"/>{"".join(marks)}</svg>'
     )

@@ -14,8 +14,6 @@ from routesparse.engine.results import answers, shift, tables, wording
 from routesparse.engine.results.evaluations import Evaluation, Verdict
 from routesparse.engine.results.picture import STYLE, area_picture
 from routesparse.engine.results.shift import Shift
-from routesparse.engine.results.shift_picture import STYLE as SHIFT_STYLE
-from routesparse.engine.results.shift_picture import shift_picture
 from routesparse.engine.results.tables import Table
 
 TITLE = "Is it better? Suites, intervals and verdicts"
@@ -29,12 +27,12 @@ LIMITS = (
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with what stands below it. picture: SVG, on the HTML page only."""
+    """A heading with what stands below it. pictures: SVG, on the HTML page only."""
 
     title: str
     notes: tuple[str, ...]
     tables: tuple[Table, ...]
-    picture: str = ""
+    pictures: tuple[str, ...] = ()
 
 
 def sections(
@@ -49,23 +47,20 @@ def sections(
         about = wording.tested_on(found, together)
         yield Section("H1 to H3", (), (tables.verdict_table(together, about),))
     for one in found:
-        notes = (
-            *(wording.headline(one, length) for length in reversed(one.lengths)),
-            wording.how(one),
-            one.made_by,
+        unit = "% of perplexity" if one.is_perplexity else "points"
+        drawn = [area_picture(one.at(n), unit, f"{one.suite} at {n:,} tokens") for n in one.lengths]
+        notes = (wording.how(one), one.made_by)
+        yield Section(
+            f"{_name(one, found)}: methods by length",
+            notes,
+            (tables.main_table(one),),
+            tuple(filter(None, drawn)),
         )
-        yield Section(f"{_name(one, found)}: methods by length", notes, (tables.main_table(one),))
         if any(row.tasks for row in one.rows):
             by_task = [tables.task_table(one, length) for length in one.lengths]
             rows = [answers.ours(one, length) for length in one.lengths]
             by_task += [tables.task_intervals(one, row) for row in rows if row is not None and row.tasks]
             yield Section(f"{_name(one, found)}: by task", (), tuple(by_task))
-        for length in one.lengths:
-            unit = "% of perplexity" if one.is_perplexity else "points"
-            title = f"{one.suite} at {length:,} tokens: loss over area"
-            yield Section(
-                title, (), (tables.front_table(one, length),), area_picture(one.at(length), unit, title)
-            )
         ablations = tuple(tables.ablation_table(one, length) for length in one.lengths)
         yield Section(f"{_name(one, found)}: ablations", (), ablations)
         yield Section(f"{_name(one, found)}: controls", (), (tables.control_table(one),))
@@ -88,9 +83,7 @@ def _name(one: Evaluation, found: Sequence[Evaluation]) -> str:
 def _shift_sections(shifted: Shift) -> Iterator[Section]:
     for goal in shifted.goals:
         notes = (shift.headline(goal), shift.how(goal), f"Written by {shifted.command}")
-        yield Section(
-            f"{shift.TITLE} {goal.words}", notes, (shift.table(shifted, goal),), shift_picture(goal)
-        )
+        yield Section(f"{shift.TITLE} {goal.words}", notes, (shift.table(shifted, goal),))
 
 
 def page(
@@ -105,12 +98,12 @@ def page(
     ]
     for one in sections(found, together, shifted):
         drawn = [report_html.note(note) for note in one.notes]
-        drawn += [f"<figure>{one.picture}</figure>"] if one.picture else []
+        drawn += [f"<figure>{picture}</figure>" for picture in one.pictures]
         drawn += [
             report_html.table(table.caption, table.heads, table.rows, table.left) for table in one.tables
         ]
         body.append(report_html.section(one.title, *drawn))
-    return report_html.document(f"RouteSparse: {TITLE}", "".join(body), STYLE + SHIFT_STYLE)
+    return report_html.document(f"RouteSparse: {TITLE}", "".join(body), STYLE)
 
 
 def markdown(
@@ -123,11 +116,11 @@ def markdown(
         for note in one.notes:
             lines += [_plain(note), ""]
         for table in one.tables:
-            lines += ["", "| " + " | ".join(map(_cell, table.heads)) + " |"]
+            lines += ["", "| " + " | ".join(map(_plain, table.heads)) + " |"]
             lines += [
                 "|" + "|".join("---" if i in table.left else "---:" for i in range(len(table.heads))) + "|"
             ]
-            lines += ["| " + " | ".join(map(_cell, row)) + " |" for row in table.rows]
+            lines += ["| " + " | ".join(map(_plain, row)) + " |" for row in table.rows]
             lines += ["", _plain(table.caption)]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -135,7 +128,3 @@ def markdown(
 def _plain(text: str) -> str:
     """A text from a file, which must not become Markdown or HTML."""
     return "".join(f"\\{sign}" if sign in "<>`*_|[]#\\" else sign for sign in visible(text, " "))
-
-
-def _cell(text: str) -> str:
-    return _plain(text)

@@ -60,16 +60,8 @@ class Price:
     @property
     def told(self) -> str:
         """What it was tuned on, and what it is."""
-        return self._on(", ".join(self.tuned_on))
-
-    @property
-    def told_short(self) -> str:
-        """``told`` for a picture, whose rows have no room for many names; frames say which they are."""
-        return self._on(f"{len(self.tuned_on)} kinds") if len(self.tuned_on) > 3 else self.told
-
-    def _on(self, names: str) -> str:
         several = "each of " if self.robust else "mean of " if len(self.tuned_on) > 1 else ""
-        return f"{several}{names}: price {self.price:g}"
+        return f"{several}{', '.join(self.tuned_on)}: price {self.price:g}"
 
 
 @dataclass(frozen=True)
@@ -87,15 +79,9 @@ class Goal:
         """What the prices were used on."""
         return list(dict.fromkeys(use.domain for one in self.prices for use in one.uses))
 
-    @property
-    def shifted(self) -> list[Use]:
-        """The pairs of a price and a domain that it was not tuned on."""
-        return [use for one in self.prices for use in one.uses if not use.own]
-
-    @property
-    def own(self) -> list[Use]:
-        """The pairs of a price and a domain that it was tuned on; the windows are of other documents."""
-        return [use for one in self.prices for use in one.uses if use.own]
+    def uses(self, own: bool) -> list[Use]:
+        """The pairs of a price and a domain that it was, or was not, tuned on; the windows are of other documents."""
+        return [use for one in self.prices for use in one.uses if use.own == own]
 
     @property
     def units(self) -> str:
@@ -140,10 +126,11 @@ def kept(loss: float, bound: float, limit: float) -> str:
 
 def headline(goal: Goal) -> str:
     """How many pairs keep the target, and what the strictest price does."""
+    shifted, own = goal.uses(own=False), goal.uses(own=True)
     text = (
-        f"Target: {goal.words}, at {100 * goal.confidence:g} % confidence. Of {len(goal.shifted)} pairs of a price and "
-        f"a {goal.kind} that it was not tuned on: {_counts(goal, goal.shifted)}. Of {len(goal.own)} on a kind that it "
-        f"was tuned on, other {_SAMPLED[goal.units]}: {_counts(goal, goal.own)}."
+        f"Target: {goal.words}, at {100 * goal.confidence:g} % confidence. Of {len(shifted)} pairs of a price and a "
+        f"{goal.kind} that it was not tuned on: {_counts(goal, shifted)}. Of {len(own)} on a kind that it was tuned "
+        f"on, other {_SAMPLED[goal.units]}: {_counts(goal, own)}."
     )
     strict = next((one for one in goal.prices if one.robust), None)
     if strict is None:
@@ -161,7 +148,7 @@ _SAMPLED = {"windows": "documents", "questions": "questions"}
 
 
 def how(goal: Goal) -> str:
-    """How to read a goal's picture."""
+    """How to read a goal's table."""
     beyond = (
         " A kind that no price loses says nothing about sparse attention, and answers say nothing about a text's other "
         "tokens."
@@ -169,35 +156,17 @@ def how(goal: Goal) -> str:
         else ""
     )
     return (
-        f"A row is a price and what it was tuned on, a column the {goal.kind} that it was then used on: "
-        f"{FRESH[goal.units]}. Kept: "
-        "an upper bound of the mean loss is at most the target; kept by the mean only: the measured mean is, the bound "
-        f"is not. Saved: causal area that is not read, against the strictest price for the same target on the same "
-        f"{goal.units}. Framed: what the price was tuned on. It promises nothing about another {goal.kind}, nor, where "
-        f"it was tuned on the mean of several kinds, about one of them.{beyond}"
+        f"A row is a price, what it was tuned on, and the {goal.kind} that it was then used on: {FRESH[goal.units]}. "
+        "Kept: an upper bound of the mean loss is at most the target; kept by the mean only: the measured mean is, the "
+        "bound is not. Saved: causal area that is not read, against the strictest price for the same target on the "
+        f"same {goal.units}. A price promises nothing about another {goal.kind}, nor, where it was tuned on the mean "
+        f"of several kinds, about one of them.{beyond}"
     )
 
 
 def _counts(goal: Goal, uses: list[Use]) -> str:
     found = [goal.kept(use) for use in uses]
     return ", ".join(f"{found.count(one)} {WORDS[one]}" for one in KEPT)
-
-
-def cell(goal: Goal, use: Use) -> tuple[str, str, str]:
-    """One pair in three short lines: the verdict, the loss with its bound, the area."""
-    saved = "reads" if not use.saved else f"{numbers.share(use.saved, 0)} saved, reads"
-    return (
-        f"{SIGNS[goal.kept(use)]} {WORDS[goal.kept(use)]}",
-        f"{goal.loss(use.loss)}, at most {goal.loss(use.bound)}",
-        f"{saved} {numbers.share(use.area)}",
-    )
-
-
-def told(found: Shift) -> str:
-    """What stands behind a goal's picture, in one line."""
-    counts = sorted({use.windows for goal in found.goals for one in goal.prices for use in one.uses})
-    span = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
-    return f"n = {span} {found.goals[0].units} of each kind, {found.source}"
 
 
 def table(found: Shift, goal: Goal) -> Table:

@@ -103,16 +103,16 @@ CONTROLS = {
 }
 
 
-def main_table(found: Evaluation, only: int | None = None) -> Table:
-    """Methods by length, or at one length; the caption says once what is alike of all times."""
+def main_table(found: Evaluation) -> Table:
+    """Methods by length; the caption says once what is alike of all times."""
     rows: list[tuple[str, ...]] = []
-    lengths = found.lengths if only is None else [only]
-    told = {wording.all_timed_elsewhere(found.at(length)) for length in lengths}
+    told = {wording.all_timed_elsewhere(found.at(length)) for length in found.lengths}
     alike = told.pop() if len(told) == 1 else ""
     answers = not found.is_perplexity  # a book has none that could be lost
-    for length in lengths:
-        ours = next((row for row in found.at(length) if row.method == "routesparse"), None)
-        for row in found.at(length):
+    for length in found.lengths:
+        known = found.at(length)
+        ours = next((row for row in known if row.method == "routesparse"), None)
+        for row, best in zip(known, on_front(known), strict=True):
             dense = row.method == "dense"
             rows.append(
                 (
@@ -123,6 +123,7 @@ def main_table(found: Evaluation, only: int | None = None) -> Table:
                     "reference" if dense else wording.change(row),
                     *(_lost(row) if answers else ()),
                     numbers.share(row.area),
+                    "cannot be run" if is_oracle(row) else "on it" if best else "beaten",
                     numbers.millis(row.attention_ms),
                     "none" if dense else numbers.millis(row.select_ms),
                     numbers.millis(row.prefill_ms) + ("" if alike else wording.timed_elsewhere(row, ours)),
@@ -133,13 +134,10 @@ def main_table(found: Evaluation, only: int | None = None) -> Table:
         *("tokens", "method", "n", "score" if answers else "word perplexity"),
         f"against dense, {wording.unit(found)}",
         *(("worst tenth, nats", "harmed") if answers else ()),
-        *("area", "attention", "deciding", "prefill"),
+        *("area", "front", "attention", "deciding", "prefill"),
         *(("dense reaches 80",) if answers else ()),
     )
-    caption = f"{found.suite}. {found.source}{alike}"
-    if only is not None:
-        return Table(caption, heads[1:], tuple(row[1:] for row in rows))
-    return Table(caption, heads, tuple(rows), (0, 1))
+    return Table(f"{found.suite}. {found.source}{alike}", heads, tuple(rows), (0, 1))
 
 
 def _lost(row: MethodRow) -> tuple[str, str]:
@@ -147,22 +145,6 @@ def _lost(row: MethodRow) -> tuple[str, str]:
     if row.method == "dense":
         return "reference", "reference"
     return wording.interval(row.worst_decile, row.few_clusters, 3), wording.harmed(row)
-
-
-def length_table(found: Evaluation) -> Table:
-    """Methods down, lengths across: what each loses against dense; dense's own score."""
-    by_length = {length: {row.name: row for row in found.at(length)} for length in found.lengths}
-    names = list(dict.fromkeys(name for rows in by_length.values() for name in rows))
-
-    def cell(row: MethodRow | None) -> str:
-        if row is None:
-            return "not run"
-        return wording.score(row) if row.method == "dense" else wording.change(row)
-
-    cells = [(name, *(cell(by_length[length].get(name)) for length in found.lengths)) for name in names]
-    unit = "% of perplexity" if found.is_perplexity else "points"
-    caption = f"{found.suite}: dense's own score, then {unit} against it. {found.source}"
-    return Table(caption, ("method", *(f"{length:,} tokens" for length in found.lengths)), tuple(cells))
 
 
 def task_table(found: Evaluation, length: int) -> Table:
@@ -238,26 +220,6 @@ def beyond(rows: Sequence[MethodRow]) -> list[MethodRow]:
     """What loses more than ``loss_ends``."""
     low, _ = loss_ends(rows)
     return [row for row in rows if row.change is not None and row.change.value < low]
-
-
-def front_table(found: Evaluation, length: int) -> Table:
-    """Area against difference, cheapest first."""
-    rows = [row for row in found.at(length) if row.change is not None and row.area is not None]
-    best = on_front(rows)
-    cells = [
-        (
-            row.name,
-            numbers.share(row.area),
-            wording.change(row),
-            "cannot be run" if is_oracle(row) else "on the front" if one else "beaten",
-        )
-        for row, one in sorted(zip(rows, best, strict=True), key=lambda pair: pair[0].area or 0)
-    ]
-    caption = (
-        f"{found.suite} at {length:,} tokens. The front is of the estimates alone: where intervals overlap it is not "
-        f"sure. An oracle knows the attention that others have to guess. {found.source}"
-    )
-    return Table(caption, ("method", "area", "against dense", "front"), tuple(cells), (0, 3))
 
 
 def ablation_table(found: Evaluation, length: int) -> Table:

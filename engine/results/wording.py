@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from routesparse.engine.export import numbers
-from routesparse.engine.results.evaluations import OURS, Estimate, Evaluation, MethodRow, TaskRow, Verdict
+from routesparse.engine.results.evaluations import Estimate, Evaluation, MethodRow, TaskRow, Verdict
 
 FEW = "few clusters"
 MARKS = {"supported": "✓", "rejected": "✕", "not resolved": "–", "not tested": "○"}
@@ -128,7 +128,10 @@ def timed_elsewhere(row: MethodRow, ours: MethodRow | None = None) -> str:
 def how(found: Evaluation) -> str:
     """How to read the main table."""
     answers = "" if found.is_perplexity else _HOW_ANSWERS
-    return f"{_HOW}{answers}Area: share of the causal area read. Times are medians."
+    return (
+        f"{_HOW}{answers}Area: share of the causal area read. Front: no other method reads and loses less, by the "
+        "estimates alone. Times are medians."
+    )
 
 
 def all_timed_elsewhere(rows: Sequence[MethodRow]) -> str:
@@ -231,19 +234,4 @@ def telling(found: Evaluation, length: int) -> str | None:
     return (
         f"Controls that must lose do so in {len(lost)} of {len(tasks)} tasks{named}; the others do not tell sparse "
         "from dense attention (every plan's last rows and decoding are dense, which can look a lone needle up)."
-    )
-
-
-def headline(found: Evaluation, length: int) -> str:
-    """Ours at one length, in one sentence; what it does not say stands with it."""
-    ours = [row for row in found.at(length) if row.method == "routesparse" and row.change is not None]
-    if not ours:
-        return f"{found.suite}: no result of routesparse."
-    row = min(ours, key=lambda one: (one.name != OURS, one.setting))
-    unit = "% of perplexity" if row.ratio is not None else "points"
-    has = "scores" if row.ratio is None else "has a word perplexity of"
-    good = f", dense reaches 80 in {good_tasks(row)} tasks" if row.good_tasks is not None else ""
-    return (
-        f"{found.suite} at {length:,} tokens: {row.name} {has} {score(row)} and reads {numbers.share(row.area)} of the "
-        f"area; against dense, in {unit}: {change(row)}; n = {prompts(row)}{good}."
     )

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import pandas as pd
 import streamlit as st
 
 from routesparse.app.ui.error_words import wrong
 from routesparse.engine.errors import ResultsError
 from routesparse.engine.files.plain_files import identity
-from routesparse.engine.results import evaluations, wording
-from routesparse.engine.results.evaluations import Evaluation, Verdict
+from routesparse.engine.results import evaluations
+from routesparse.engine.results.evaluations import Evaluation, MethodRow, Verdict
 
 
 @dataclass(frozen=True)
 class Offered:
     """One evaluation. key: its name in the address, with its file's, so that a file shipped later takes no link from
-    another; replaced: what it is, where README cites a newer table; verdicts: over all suites of its
-    file."""
+    another; replaced: what it is, where README cites a newer table; beside, verdicts: of all suites of its file."""
 
     key: str
     label: str
     source: str
     replaced: str | None
     found: Evaluation
+    beside: list[Evaluation]
     verdicts: tuple[Verdict, ...]
-    tested_on: str  # whose prompts stand behind them
 
 
 def offered() -> tuple[list[Offered], list[str]]:
@@ -43,7 +43,10 @@ def offered() -> tuple[list[Offered], list[str]]:
             continue
         file = f"data/results/{path.name}" if not folder else f"evaluations/{folder}/{path.name}"
         for one in held:
-            key = f"here-{folder}" if folder else "-".join(filter(None, [_own_name(path), one.suite]))
+            own_name = path.stem.removeprefix("evaluations").removeprefix(
+                "_"
+            )  # "main" of evaluations_main.json
+            key = f"here-{folder}" if folder else "-".join(filter(None, [own_name, one.suite]))
             taken = sum(other.key.partition("@")[0] == key for other in found)
             key += f"@{taken + 1}" if taken else ""
             what = evaluations.KINDS.get(path.name) if not folder else folder if folder != one.suite else None
@@ -53,17 +56,49 @@ def offered() -> tuple[list[Offered], list[str]]:
             label = f"{one.suite}, {where}: {lengths} tokens, n {one.run} {each}, seed {one.seed}, model {one.model}"
             label += f" ({taken + 1})" if any(other.label == label for other in found) else ""
             replaced = what if not folder and path.name in evaluations.REPLACED else None
-            tested_on = wording.tested_on(held, verdicts)
-            found.append(Offered(key, label, file, replaced, one, verdicts, tested_on))
+            found.append(Offered(key, label, file, replaced, one, held, verdicts))
     return found, problems
-
-
-def _own_name(path: Path) -> str:
-    """What tells a shipped file from evaluations.json, the oldest one: "main" of evaluations_main.json."""
-    return path.stem.removeprefix("evaluations").removeprefix("_")
 
 
 @st.cache_data(max_entries=32, show_spinner=False)
 def _read(path: str, changed: tuple[int, int] | None) -> tuple[list[Evaluation], tuple[Verdict, ...]]:
     """Read once as long as the file is the same: ``changed`` is part of the cache's key."""
     return evaluations.read(Path(path))
+
+
+def method_rows(found: Evaluation, rows: list[MethodRow]) -> pd.DataFrame:
+    """Rows to download, one a method; what was not measured is empty."""
+    values = [{**asdict(row), "tasks": None} for row in rows]
+    frame = _flat(pd.json_normalize(values, sep="_").drop(columns="tasks"))
+    about = {"suite": found.suite, "seed": found.seed, "devices": ", ".join(found.devices) or None}
+    return frame.assign(**about)
+
+
+def task_rows(found: Evaluation) -> pd.DataFrame:
+    """One row a length, method and task."""
+    values = [
+        {
+            "suite": found.suite,
+            "length": row.length,
+            "method": row.method,
+            "setting": row.setting,
+            **asdict(task),
+        }
+        for length in found.lengths
+        for row in found.at(length)
+        for task in row.tasks
+    ]
+    return _flat(pd.json_normalize(values, sep="_"))
+
+
+def _flat(frame: pd.DataFrame) -> pd.DataFrame:
+    """An estimate's columns under its own name: difference, difference_low, difference_high; lists as text."""
+    estimates = {name.removesuffix("_value") for name in frame if name.endswith("_value")}
+    frame = frame.drop(columns=[name for name in frame if name in estimates])
+    frame = frame.rename(columns={f"{name}_value": name for name in estimates})
+    lists = [name for name in frame if frame[name].map(lambda value: isinstance(value, tuple)).any()]
+    return frame.assign(**{name: frame[name].map(_text) for name in lists})
+
+
+def _text(value: object) -> object:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import re
 from dataclasses import replace
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from routesparse.app.screens.results import figures, rows, shift_card
+from routesparse.app.screens.results import figures, files
 from routesparse.app.ui import design
 from routesparse.engine import paths
 from routesparse.engine.results import evaluations, shift, tables
@@ -58,15 +59,14 @@ def test_the_page_says_what_was_found_at_the_longest_length(evaluated, open_page
     assert "−0.4 points of 100, 95 % interval −1.9 to +1.1; n = 48 prompts of 2 tasks" in text
     assert "What is saved?" in text and "Is it better than other methods?" in text
     assert "What was not tested? Any model but demo" in text.replace("</b>", "")
-    assert "supported: +5.0 [+3.0, +7.0] points" in text and text.count("not tested: no predictions") == 4
-    assert "cannot be expressed by an option" in text and "Per-head launches" in text
-    assert text.count("seed 23") >= 6 and "evaluations/first/scores.json" in text
-    assert "<b>vt" in text  # as text
+    assert "Tests at equal time: H1 supported." in text and "Of the tests: H2 domain" in text
+    assert "seed 23" in text and "evaluations/first/scores.json" in text
+    assert "(<b>vt)" in text  # as text
     assert "below the chart: window=1024 −60.0" in text
     assert not page.get("plotly_chart"), "Plotly takes longer to load than the page to draw"
-    assert page.selectbox(key="method-choice").value == "routesparse=0.5"
     names = {button.label for button in page.get("download_button")}
-    assert {"CSV", "Parquet"} <= names
+    assert {"Report (HTML)", "CSV", "Parquet"} <= names
+    assert "Loss over area at 16,384 tokens" in text_of(open_page("results", length="16384"))
 
 
 def test_an_oracle_beside_the_front_is_explained(home, open_page):
@@ -78,29 +78,12 @@ def test_an_oracle_beside_the_front_is_explained(home, open_page):
     )
 
 
-def test_what_was_not_measured_is_grey_and_never_nought(evaluated, open_page):
-    page = open_page("results")
-    assert '<td class="no">not measured</td>' in "".join(str(e.proto.body) for e in page.get("html"))
-
-
-def test_length_and_method_live_in_the_address(evaluated, open_page):
-    page = open_page("results", length="16384", method="minference=1")
-    assert "Loss over area at 16,384 tokens" in text_of(page)
-    assert page.selectbox(key="method-choice").value == "minference=1"
-    page.selectbox(key="method-choice").set_value("window=1024").run()
-    assert page.query_params["method"] in ("window=1024", ["window=1024"])
-    assert page.selectbox(key="method-choice").value == "window=1024"
-
-
-@pytest.mark.parametrize(
-    "query", [{"length": "-3"}, {"method": "<b>"}, {"set": "nothing"}, {"length": "9" * 40}]
-)
+@pytest.mark.parametrize("query", [{"length": "-3"}, {"set": "nothing"}, {"length": "9" * 40}])
 def test_an_address_that_names_nothing_shows_something_else(evaluated, open_page, query):
     text = text_of(open_page("results", **query))
     assert "at 32,768 tokens" in text
     assert ("There is no evaluation 'nothing' here" in text) == ("set" in query)
     assert ("There is no length" in text) == ("length" in query)
-    assert ("There is no method" in text) == ("method" in query)
 
 
 def test_a_broken_file_is_named_and_the_others_stay(evaluated, open_page):
@@ -131,7 +114,6 @@ def test_shipped_suites_stand_beside_those_of_the_home(evaluated, open_page):
     assert page.selectbox(key="set-choice").options == [
         f"{name}{told}" for name in (f"ruler, {oldest}", f"stories, {oldest}", "ruler, run here (first)")
     ]
-    assert "Suites together: ruler, stories" in text_of(page)
     paths.DATA.joinpath("results", "evaluations_main.json").write_text(text)
     assert "results/evaluations_main.json" in text_of(open_page("results")), "the newest file comes first"
     for name, file in (("ruler", "evaluations.json"), ("main-ruler", "evaluations_main.json")):
@@ -194,19 +176,19 @@ def test_an_evaluation_without_prompts_says_so(home, open_page):
 
 
 def test_rows_to_download_hold_intervals_and_keep_missing_ones_empty(found):
-    ours = rows.method_rows(found).set_index(["length", "method", "setting"]).loc[32_768, "routesparse", 0.5]
-    assert (ours["difference"], ours["difference_low"], ours["difference_high"]) == (
-        -0.4,
-        -1.9,
-        pytest.approx(1.1),
-    )
-    assert ours["attention_ms"] is None or ours["attention_ms"] != ours["attention_ms"]
-    assert set(rows.task_rows(found)["task"]) == {"niah_single_2", "<b>vt"}
+    rows = files.method_rows(found, found.at(32_768))
+    ours = rows.set_index(["method", "setting"]).loc["routesparse", 0.5]
+    assert [ours[f"difference{end}"] for end in ("", "_low", "_high")] == pytest.approx([-0.4, -1.9, 1.1])
+    assert ours["attention_ms"] is None and ours["seed"] == 23
+    tasks = files.task_rows(found)
+    assert set(tasks["task"]) == {"niah_single_2", "<b>vt"} and {"difference_low", "dense"} < set(tasks)
+    for frame in (rows, tasks):
+        frame.to_parquet(io.BytesIO())
 
 
-def test_the_charts_show_intervals_and_mark_tasks_that_say_nothing(found):
+def test_the_chart_shows_intervals_and_names_methods(found):
     shown = found.at(32_768)
-    chart = figures.loss_over_area(shown, "points", "minference=1", design.LIGHT)
+    chart = figures.loss_over_area(shown, "points", design.LIGHT)
     others = next(mark for mark in chart["marks"] if mark.get("symbol") == "diamond")
     place = [told[0] for told in others["told"]].index("minference=1")
     (ends,) = [mark["at"] for mark in chart["marks"] if mark["kind"] == "whiskers"]
@@ -217,40 +199,8 @@ def test_the_charts_show_intervals_and_mark_tasks_that_say_nothing(found):
     assert all(told[0] != "window=1024" for told in others["told"]), "no mark outside the axes"
     assert chart["y"]["range"][0] > -12, "a control does not flatten what is compared"
     nothing_read = [type(row)(**{**row.__dict__, "area": 0.0}) for row in shown[:1]]
-    again = figures.loss_over_area([*nothing_read, *shown[1:]], "points", "minference=1", design.LIGHT)
+    again = figures.loss_over_area([*nothing_read, *shown[1:]], "points", design.LIGHT)
     assert again["x"] == chart["x"], "an area of nothing has no place on an axis in logarithms"
-    ours = shown[1]
-    weak = [type(one)(**{**one.__dict__, "dense": 40.0}) for one in ours.tasks[:1]]
-    drawn = figures.by_task(type(ours)(**{**ours.__dict__, "tasks": (*weak, *ours.tasks[1:])}), design.DARK)
-    assert drawn["marks"][-1]["color"] == [design.DARK.panel, design.DARK.accent]
-    assert any("<b>vt" in name for _, name in drawn["y"]["ticks"]), "plot.js escapes it"
-
-
-def test_names_of_methods_stand_in_the_chart_and_never_on_each_other(found):
-    crowd = [
-        (0.5, 0.5, "a" * 20),
-        (0.51, 0.5, "b" * 20),
-        (0.5, 0.52, "c" * 20),
-        (0.0, 0.0, "d" * 20),
-        (1.0, 1.0, "e" * 20),
-    ]
-    places = figures.label_places(crowd)
-    boxes = [
-        figures._box(x * figures._NARROW, y * figures._PLOT_HEIGHT, len(name) * figures._LETTER, side)
-        for (x, y, name), side in zip(crowd, places, strict=True)
-        if side
-    ]
-    assert len(boxes) >= 4 and places[4] == "bottom left"
-    assert not any(figures._meet(one, other) for i, one in enumerate(boxes) for other in boxes[:i])
-    assert figures.label_places([(0.5, 0.5, "x" * 200)]) == [None]
-
-
-def test_a_name_stands_where_no_stroke_cuts_it():
-    name = [(0.5, 0.5, "a" * 10)]
-    upright, across = ((0.56, 0.4), (0.56, 0.6)), ((0.3, 0.53), (0.5, 0.53))
-    assert figures.label_places(name) == ["top right"]
-    assert figures.label_places(name, [upright]) == ["top left"]
-    assert figures.label_places(name, [upright, across]) == ["bottom left"]
 
 
 def test_what_loses_far_more_than_others_does_not_flatten_the_chart(found):
@@ -320,33 +270,18 @@ def tuned_elsewhere(home):
     return folder / shift.FILES[0]
 
 
-def test_tuned_prices_on_other_kinds_of_text_stand_there_by_target(tuned_elsewhere, open_page):
+def test_tuned_prices_on_other_kinds_of_text_are_a_report_away(tuned_elsewhere, open_page):
     page = open_page("results")
     text = text_of(page)
     assert "No evaluations yet" in text, "an evaluation is not needed for it"
-    assert "Target: KL to dense at most 0.01 nats a token, at 95 % confidence. Of 11 pairs" in text
-    for part in ("n = 64 to 75 windows", "NVIDIA H200", "each at 95 %", "strictest-kl"):
-        assert part in text
-    other = open_page("results", target="agreement")
-    assert "at most 3 % of next tokens changed" in text_of(other) and "code-agreement" in text_of(other)
-    answers = text_of(open_page("results", target="answer"))
-    assert "n = 64 questions of each kind" in answers and "tuning_answers_shift.json" in answers
+    names = [button.label for button in page.get("download_button")]
+    assert names == ["Report of windows (HTML)", "Report of questions (HTML)"]
 
 
 def test_broken_tuned_prices_are_named_and_the_evaluations_stay(evaluated, tuned_elsewhere, open_page):
     tuned_elsewhere.write_text("{}")
-    text = text_of(open_page("results"))
+    page = open_page("results")
+    text = text_of(page)
     assert "tuning_shift.json can't be read: command is missing" in text
-    assert "routesparse=0.5" in text and "strictest-answer" in text, "what is whole stays"
-
-
-@pytest.mark.parametrize("theme", [design.LIGHT, design.DARK])
-def test_the_chart_of_tuned_prices_says_its_verdicts_in_words_too(theme):
-    goal = shift.read(Path(__file__).parents[3] / "data" / "results" / shift.FILES[0]).goals[0]
-    chart = shift_card.picture(goal, theme)
-    by_name = {label.split("\n")[0]: row for row, label in enumerate(chart["row_labels"])}
-    first = next(cell for cell in chart["cells"] if cell[:2] == [by_name["prose-kl"], 0])
-    assert first[3].startswith("✕ missed\n0.0101, at most 0.0116\n29 % saved")
-    assert sum(cell[6] for cell in chart["cells"]) == sum(use.own for one in goal.prices for use in one.uses)
-    for fill, ink in chart["palette"]:
-        assert design.contrast(fill, ink) >= 4.5
+    names = {button.label for button in page.get("download_button")}
+    assert "routesparse=0.5" in text and "Report of questions (HTML)" in names, "what is whole stays"

@@ -99,7 +99,7 @@ def test_a_rival_that_reads_and_loses_no_more_is_named(found):
 def test_what_was_not_tested_is_named(found):
     text = told(found)["untested"]
     assert "Any model but demo, any device but NVIDIA H200" in text
-    assert "Of the tests below: H2 domain, H2 length, H2 both, H3." in text
+    assert "Of the tests: H2 domain, H2 length, H2 both, H3." in text
     assert "1 task (<b>vt): dense itself scores below 80" in text
     none = replace(found, rows=tuple(row for row in found.rows if row.method != "routesparse"))
     assert answers.answers(none, LENGTH, ()) == [

@@ -12,7 +12,6 @@ from routesparse.engine import paths
 from routesparse.engine.errors import ResultsError
 from routesparse.engine.results import report, shift
 from routesparse.engine.results.shift import Goal, Price, Shift, Use
-from routesparse.engine.results.shift_picture import shift_picture
 
 KEEPS = Use("prose", True, 64, 4, 0.004, 0.006, 0.2, 0.0)
 DOUBTED = Use("code", False, 66, 3, 0.009, 0.0105, 0.15, 0.25)
@@ -47,11 +46,6 @@ def test_a_target_is_kept_by_its_bound_by_its_mean_alone_or_not():
     )
     assert "Of 3 on a kind that it was tuned on, other documents: 2 kept, 1 kept by the mean only" in told
     assert told.endswith("The strictest price, 0.2, is not shown to keep it on code, docs.")
-    assert shift.cell(GOAL, DOUBTED) == (
-        "– kept by the mean only",
-        "0.0090, at most 0.0105",
-        "25 % saved, reads 15.0 %",
-    )
 
 
 def test_the_table_has_n_confidence_and_source():
@@ -61,12 +55,9 @@ def test_the_table_has_n_confidence_and_source():
     assert "at 95 %" in table.caption and "NVIDIA H200, seed 1" in table.caption
 
 
-def test_the_picture_frames_what_a_price_was_tuned_on_and_the_report_holds_it():
-    picture = shift_picture(GOAL)
-    assert picture.count('class="own"') == 3
-    assert [picture.count(f'class="{name}"') for name in ("kept", "doubted", "missed")] == [2, 2, 2]
+def test_the_report_holds_it():
     page = report.page([], [], "routesparse report", SHIFT)
-    assert picture in page and "KL &lt;at most&gt; 0.01" in page and "<at most>" not in page
+    assert "KL &lt;at most&gt; 0.01" in page and "<at most>" not in page
     assert "| prose-kl |" in report.markdown([], [], "routesparse report", SHIFT)
 
 
@@ -74,10 +65,9 @@ def test_of_questions_it_speaks_of_questions():
     goal = dataclasses.replace(GOAL, measure="answer")
     found = dataclasses.replace(SHIFT, goals=(goal,))
     table = shift.table(found, goal)
-    said = " ".join((shift.headline(goal), shift.how(goal), shift.told(found), table.caption))
+    said = " ".join((shift.headline(goal), shift.how(goal), table.caption))
     assert not [word for word in ("window", "kind of text", "other documents", "project") if word in said]
-    assert "n = 64 to 66 questions of each kind" in said
-    assert "question" not in " ".join((shift.headline(GOAL), shift.how(GOAL), shift.told(SHIFT)))
+    assert "question" not in " ".join((shift.headline(GOAL), shift.how(GOAL)))
 
 
 def test_the_shipped_files_say_what_their_headlines_say():
@@ -85,7 +75,6 @@ def test_the_shipped_files_say_what_their_headlines_say():
     assert [goal.measure for goal in (*found.goals, *answers.goals)] == ["kl", "agreement", "nats", "answer"]
     assert all(use.windows == 64 for one in answers.goals[0].prices for use in one.uses)
     assert "6 kept, 0 kept by the mean only, 0 missed" in shift.headline(answers.goals[0])
-    assert "each of 4 kinds: price 2.8" in [one.told_short for one in answers.goals[0].prices]
     for goal in found.goals:
         assert goal.domains == ["prose", "dialog", "code", "docs"] and goal.confidence == 0.95
         assert all(use.windows >= 60 for one in goal.prices for use in one.uses)
