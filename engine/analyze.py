@@ -10,12 +10,6 @@ import torch
 
 from routesparse.engine.audit.answer import answer_figures, answer_rows
 from routesparse.engine.audit.continuation import CONTINUED, continuation_row, continued
-from routesparse.engine.audit.dense_forward import (
-    DenseRouter,
-    SampledRouter,
-    sample_rows,
-    with_forward_errors,
-)
 from routesparse.engine.audit.rows import AUDIT_ROWS, RowAuditor
 from routesparse.engine.calibration.artifact import Calibration, load_calibration
 from routesparse.engine.config import AuditDepth, RouterConfig, default_config
@@ -39,6 +33,12 @@ from routesparse.engine.prompts.text import Prompt
 from routesparse.engine.record.passes import PromptTrace, RunInfo
 from routesparse.engine.rows import PromptRow, RunRecord
 from routesparse.engine.runtime.attention_router import AttentionRouter
+from routesparse.engine.runtime.dense_forward import (
+    DenseRouter,
+    SampledRouter,
+    sample_rows,
+    with_forward_errors,
+)
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.transformers import attention_modules, routed_by
 from routesparse.kernels.compile_ahead import Wanted, compiler_of
@@ -80,7 +80,7 @@ def analyze_prompt(
     """Prefill the prompt with routing and return everything it left behind.
 
     audit: "rows" audits a random sample of body rows of every sparse unit; "full" all of them, and compares outputs
-    with a dense forward pass (audit/dense_forward.py). The time of auditing a unit is not part of total_ms.
+    with a dense forward pass (runtime/dense_forward.py). The time of auditing a unit is not part of total_ms.
     measure_dense: run the dense prefill too, for its time, its next token (audit/answer.py) and how it goes on
     (audit/continuation.py); check_answer: also where nobody asked, if it is predicted to take at most
     DENSE_AFFORDABLE_MS. force: use a calibration that does not

@@ -71,8 +71,10 @@ GROUND = {
         "errors",
         "paths",
         "postgres",
+        "probe_masks",
         "progress",
         "provenance",
+        "rounding",
         "rows",
         "schema",
         "seeds",
@@ -93,9 +95,8 @@ _ROUTING = (
     "engine/models",
     "engine/profiles",
     "engine/record",
-    "engine/runtime/refusals.py",
 )
-_RUNNING = (*_ROUTING, "engine/runtime", "engine/audit/dense_forward.py", "engine/stats", "engine/store")
+_RUNNING = (*_ROUTING, "engine/runtime", "engine/stats", "engine/store")
 _STUDYING = (
     *_RUNNING,
     "engine/analyze.py",
@@ -104,16 +105,14 @@ _STUDYING = (
     "engine/bulk",
     "engine/calibrate",
     "engine/certification",
-    "engine/certification/rounding.py",
     "engine/crew",
-    "engine/lab/training",
+    "engine/lab/generators",
     "engine/export",
     "engine/jobs",
 )
 _READING = (
     "engine",
     "engine/calibration",
-    "engine/certification/rounding.py",
     "engine/export",
     "engine/jobs",
     "engine/method",
@@ -131,36 +130,30 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "engine/method": ("engine", "engine/device", "kernels"),
     "engine/stats": ("engine",),
     "engine/calibration": ("engine", "engine/method", "engine/stats"),
-    "engine/record/masks.py": ("engine",),
-    "engine/store": ("engine", "engine/record/masks.py"),
-    "engine/certification/rounding.py": (),
-    "engine/export": ("engine", "engine/certification/rounding.py", "engine/method", "engine/store"),
+    "engine/store": ("engine",),
+    "engine/export": ("engine", "engine/method", "engine/store"),
     "engine/results": ("engine", "engine/export", "engine/stats"),
-    "engine/decide": (*_DECIDING, "engine/record/masks.py"),
+    "engine/decide": _DECIDING,
     "engine/record": (
         *_DECIDING,
         "engine/calibration",
         "engine/decide",
-        "engine/record/masks.py",
         "engine/store",
     ),
     "engine/audit": (*_DECIDING, "engine/decide"),
     "engine/profiles": (*_DECIDING, "engine/decide"),
-    "engine/runtime/refusals.py": ("engine",),
-    "engine/models": ("engine", "engine/device", "engine/runtime/refusals.py"),
+    "engine/models": ("engine", "engine/device"),
     "engine/runtime": _ROUTING,
-    "engine/audit/dense_forward.py": (*_ROUTING, "engine/runtime"),
     "engine/calibrate": (*_RUNNING, "engine/crew"),
     "engine/certification": (
         *_DECIDING,
-        "engine/certification/rounding.py",
         "engine/runtime",
         "engine/store",
     ),
     "engine/lab/rivals": _RUNNING,
     "engine/analyze.py": _RUNNING,
     "engine/doctor": (*_RUNNING, "engine/jobs"),
-    "engine/lab/training": ("engine", "engine/models", "engine/runtime"),
+    "engine/lab/generators": ("engine",),
     "engine/lab/bench": _RUNNING,
     "engine/jobs": ("engine", "engine/calibration", "engine/device", "engine/models", "engine/store"),
     "engine/bulk": (
@@ -245,7 +238,7 @@ def test_transformers_stays_in_the_interface_and_model_loading() -> None:
         "engine/lab/studies/decisions/recording.py",
         "engine/lab/studies/selection/together.py",  # stacks the caches of prefills
     )
-    assert not offenders("transformers", lambda f: f in homes or f.startswith("engine/lab/training/"))
+    assert not offenders("transformers", lambda f: f in homes)
 
 
 def test_duckdb_stays_in_the_stores() -> None:

@@ -18,7 +18,7 @@ READ_SIDE = (
     "engine/errors.py",
     "engine/rows.py",
     "engine/certificate_rows.py",
-    "engine/certification/rounding.py",
+    "engine/rounding.py",
     "engine/config.py",
     "engine/paths.py",
     "engine/method/router.py",

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 
 from routesparse.engine.certificate_rows import NamedRow, NamedTotal
-from routesparse.engine.certification.rounding import all_digits
 from routesparse.engine.errors import ConfigError, PromptError
 from routesparse.engine.prompts.text import Prompt
+from routesparse.engine.rounding import all_digits
 from routesparse.engine.rows import EXECUTED_TOLERANCE
 
 MOST_NAMED = 4_096  # tokens; each is scored in every head

@@ -31,8 +31,8 @@ from routesparse.engine.certificate_rows import (
 )
 from routesparse.engine.certification import named_rows
 from routesparse.engine.certification.bounds import least_mean, most_mean, most_share, share_within_largest
-from routesparse.engine.certification.rounding import all_digits, at_least, at_most
 from routesparse.engine.config import check_settings
+from routesparse.engine.rounding import all_digits, at_least, at_most
 from routesparse.engine.rows import EXECUTED_TOLERANCE
 from routesparse.engine.schema import POSITIVE, Holds, Number
 

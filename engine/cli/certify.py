@@ -12,11 +12,11 @@ import typer
 from rich.table import Table
 
 from routesparse.engine import paths, shared_folder
-from routesparse.engine.certification.rounding import all_digits, at_least, at_most
 from routesparse.engine.cli.checks import read_prompt_for, writable_folder
 from routesparse.engine.cli.options import JsonFlag, ModelName, PromptNumber
 from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.errors import ConfigError
+from routesparse.engine.rounding import all_digits, at_least, at_most
 
 if TYPE_CHECKING:
     from routesparse.engine.certification.record import About
@@ -245,7 +245,8 @@ def _plan(
     from routesparse.engine.lab.rivals.rule import RuleRouter
 
     if minference is not None:
-        from routesparse.engine.lab.rivals.minference import MInference, heads_from_json
+        from routesparse.engine.certification.minference_heads import heads_from_json
+        from routesparse.engine.lab.rivals.minference import MInference
 
         return _Plan(minference.name, RuleRouter(MInference(heads_from_json(minference)), extras=False))
     return _Plan(method, RuleRouter(_rule(str(method)), extras=False))

@@ -1,7 +1,7 @@
 """Probe pictures for people: block mass of a unit's probe rows, float16, max-pooled along keys where large.
 
 Max-pooling keeps verticals and slashes that a mean would wash out. The certificate rows are left out and a quarter
-of the recent rows is kept: a picture needs no census. Beside the mass stands what each budget reads (masks.py).
+of the recent rows is kept: a picture needs no census. Beside the mass stands what each budget reads (probe_masks.py).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from routesparse.engine import probe_masks
 from routesparse.engine.device.constants import constant
 from routesparse.engine.device.copies import Copies
 from routesparse.engine.method.family import FamilyIndex
@@ -20,7 +21,6 @@ from routesparse.engine.method.family_maps import family_maps
 from routesparse.engine.method.probe import Probe
 from routesparse.engine.method.probe_rows import BOUNDARY, RECENT, ROUTING
 from routesparse.engine.method.segments import Segment
-from routesparse.engine.record import masks
 from routesparse.engine.rows import Pattern
 from routesparse.kernels.pictures import pictures
 
@@ -32,8 +32,8 @@ RECENT_STEP = 4
 class Heatmap:
     """positions int32 [rows], kinds uint8 [rows], mass float16 [rows, columns]; ``pool`` KV blocks per column.
 
-    masks uint8 [bytes of a cell, rows, mask_columns], packed as in record/masks.py; ``mask_pool`` KV blocks per column
-    of theirs.
+    masks uint8 [bytes of a cell, rows, mask_columns], packed as in engine/probe_masks.py; ``mask_pool`` KV blocks a
+    column of theirs.
     """
 
     positions: np.ndarray
@@ -55,7 +55,7 @@ class Heatmap:
             self.kinds[::row_step],
             padded.reshape(len(padded), -1, factor).max(-1),
             self.pool * factor,
-            masks.pooled(self.masks[:, ::row_step], coarser),
+            probe_masks.pooled(self.masks[:, ::row_step], coarser),
             self.mask_pool * coarser,
         )
 
@@ -103,7 +103,7 @@ def draw(probe: Probe, segment: Segment, indices: Mapping[Pattern, FamilyIndex])
         kinds.append(np.full(len(parts[-1]), kind, np.uint8))
     drawn = constant(np.concatenate(parts), probe.block_mass.device)
     pool = -(-segment.key_blocks // MAX_COLUMNS)
-    mask_pool = pool * math.ceil(math.ceil(segment.key_blocks / pool) / masks.MAX_COLUMNS)
+    mask_pool = pool * math.ceil(math.ceil(segment.key_blocks / pool) / probe_masks.MAX_COLUMNS)
     mass, packed, positions = pictures(
         probe.block_mass,
         probe.rows.rows,
@@ -114,7 +114,7 @@ def draw(probe: Probe, segment: Segment, indices: Mapping[Pattern, FamilyIndex])
         block_k=segment.block_k,
         pool=pool,
         mask_pool=mask_pool,
-        last=masks.NEVER,
+        last=probe_masks.NEVER,
     )
     tensors = {"mass": mass, "positions": positions, "masks": packed}
     return Drawing(tensors, np.concatenate(kinds), pool, mask_pool)

@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 
 from routesparse.engine.certificate_rows import CertificateRow, ClaimRow, NamedRow, NamedTotal, totals
-from routesparse.engine.certification.rounding import all_digits, at_least, at_most
 from routesparse.engine.export import numbers
 from routesparse.engine.export.plain_text import visible
+from routesparse.engine.rounding import all_digits, at_least, at_most
 from routesparse.engine.verdict import Level
 
 MOST_TOKENS = 24  # named tokens that a table shows

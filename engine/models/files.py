@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from routesparse.engine import paths
-from routesparse.engine.errors import ModelError, shortened
+from routesparse.engine.errors import ModelError, first_line, shortened
 from routesparse.engine.files.plain_files import read_bounded, read_json
 from routesparse.engine.models import tokenizer_process
+from routesparse.engine.models.refusals import check_family_name
 from routesparse.engine.models.rope import check_own as check_own_rope
-from routesparse.engine.runtime.refusals import check_family_name
 from routesparse.engine.schema import FieldError, Whole, checked, in_file
 
 DEMO = "demo"
@@ -158,8 +158,8 @@ def adopt(hub_id: str) -> str:
     return name
 
 
-def check_folder(folder: Path) -> dict[str, Any]:
-    """The model's configuration, after checking everything that can be checked without reading weights.
+def check_folder(folder: Path) -> tuple[dict[str, Any], int]:
+    """The model's configuration and how many numbers its weights are, of which only the headers are read.
 
     Errors: ModelError for missing or corrupt files, UnsupportedModelError for a family off the list.
     """
@@ -167,13 +167,11 @@ def check_folder(folder: Path) -> dict[str, Any]:
     family_of(config)
     check_config(config, folder.name)
     check_tokenizer(folder, config["vocab_size"])
-    tensors, _ = check_weights(folder)
-    if config["num_hidden_layers"] > tensors:
-        raise ModelError(
-            f"{folder.name}/config.json has {config['num_hidden_layers']:,} layers, but the weights are {tensors:,} "
-            "tensors; use files that belong together"
-        )
-    return config
+    tensors, numbers = check_weights(folder)
+    if (layers := config["num_hidden_layers"]) > tensors:
+        told = f"{layers:,} layers, but the weights are {tensors:,} tensors; use files that belong together"
+        raise ModelError(f"{folder.name}/config.json has {told}")
+    return config, numbers
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -336,9 +334,3 @@ def _header_bytes(file: Path, first: bytes) -> int:
         why = f"shorter than its header, or that longer than {_MOST_HEADER_BYTES >> 20} MB"
         raise ModelError(f"{file.parent.name}/{file.name} is corrupt ({why}); download the model again")
     return found
-
-
-def first_line(error: BaseException) -> str:
-    """An error's first line without its full stop, or the error's type where it says nothing."""
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from routesparse.engine.device import host_memory
-from routesparse.engine.errors import ModelError, RouteSparseError, is_out_of_memory, shortened
+from routesparse.engine.errors import ModelError, first_line
 from routesparse.engine.models import tokenizer_process
 from routesparse.engine.models.files import (
     DEMO,
@@ -23,22 +23,19 @@ from routesparse.engine.models.files import (
     check_folder,
     check_heads,
     check_vocabulary,
-    check_weights,
-    first_line,
     resolve,
     revision_of,
 )
+from routesparse.engine.models.refusals import check_family
 from routesparse.engine.models.rope import RopeScaling, revision_with
 from routesparse.engine.models.token_text import text_of
 from routesparse.engine.prompts.text import (
     Prompt,
     PromptText,
-    is_panic,
+    as_model_error,
     refuse_too_long,
     tokenize,
-    tokenizing,
 )
-from routesparse.engine.runtime.refusals import check_family
 
 _LOCAL: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
 _SMALL_MODEL = 1_000_000  # weights: what is missing of one is named
@@ -82,7 +79,7 @@ class LoadedModel:
 
     def text_of(self, tokens: list[int]) -> str:
         """What token ids read. Errors: ModelError where the tokenizer fails on them."""
-        with tokenizing(self.name):
+        with as_model_error(self.name, "its tokenizer fails"):
             return text_of(self.tokenizer, tokens)
 
     def cache_bytes(self, tokens: int) -> int:
@@ -112,8 +109,7 @@ def load_model(
     Errors: ModelError, UnsupportedModelError, ConfigError for a rope that does not fit the model.
     """
     folder, name = resolve(name_or_path)
-    check_folder(folder)
-    return _load(folder, name, device, rope)
+    return _load(folder, name, check_folder(folder)[1], device, rope)
 
 
 def load_in_turn(
@@ -143,7 +139,7 @@ class LoadedTokenizer:
 def load_tokenizer(name_or_path: str = DEMO) -> LoadedTokenizer:
     """The tokenizer of a model that load_model would accept. Errors: ModelError, UnsupportedModelError."""
     folder, name = resolve(name_or_path)
-    config = check_folder(folder)
+    config, _ = check_folder(folder)
     return LoadedTokenizer(_tokenizer(folder, name, config["vocab_size"]), _tokenizer_hash(folder))
 
 
@@ -155,28 +151,12 @@ def fast_tokenizer(folder: Path) -> Any:
 
 
 def _tokenizer(folder: Path, name: str, vocabulary: int) -> Any:
-    with _loading(name):
+    with as_model_error(name):
         found = fast_tokenizer(folder)
         if not found.is_fast:
-            raise ModelError(
-                f"model {name!r} has a slow tokenizer, without character offsets; save a tokenizer.json"
-            )
+            raise ModelError(f"model {name!r} has a slow tokenizer, without offsets; save a tokenizer.json")
         check_vocabulary(name, max(found.get_vocab().values(), default=-1), vocabulary)
     return found
-
-
-@contextmanager
-def _loading(name: str) -> Iterator[None]:
-    """What libraries raise for a folder that does not fit together, of many types, is its fault. Errors: ModelError."""
-    try:
-        yield
-    except RouteSparseError:
-        raise
-    except BaseException as error:
-        if is_out_of_memory(error) or not (isinstance(error, Exception) or is_panic(error)):
-            raise
-        why = shortened(first_line(error))
-        raise ModelError(f"model {name!r} cannot be loaded: {why}; check its files") from error
 
 
 def _tokenizer_hash(folder: Path) -> str:
@@ -224,7 +204,7 @@ def _config_of(folder: Path, name: str) -> Any:
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
-    with _loading(name):
+    with as_model_error(name):
         try:
             return AutoConfig.from_pretrained(folder, **_LOCAL)
         except StrictDataclassError as error:
@@ -246,7 +226,7 @@ def _shape(name: str, config: Any) -> ModelShape:
     )
 
 
-def _load(folder: Path, name: str, device: str, rope: RopeScaling | None) -> LoadedModel:
+def _load(folder: Path, name: str, numbers: int, device: str, rope: RopeScaling | None) -> LoadedModel:
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -257,8 +237,8 @@ def _load(folder: Path, name: str, device: str, rope: RopeScaling | None) -> Loa
     shape = _shape(name, config)
     if rope is not None:
         rope.extend(config, name)
-    with _loading(name), _no_progress_bars():
-        _check_size(config, folder, name)
+    with as_model_error(name), _no_progress_bars():
+        _check_size(config, numbers, name)
         tokenizer = _tokenizer(folder, name, config.vocab_size)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True, **_LOCAL
@@ -290,7 +270,7 @@ def _load(folder: Path, name: str, device: str, rope: RopeScaling | None) -> Loa
     )
 
 
-def _check_size(config: Any, folder: Path, name: str) -> None:
+def _check_size(config: Any, stored: int, name: str) -> None:
     """Refuse a model of which the files hold less than half: what is missing would be made in memory first.
 
     Errors: ModelError, and whatever transformers raises.
@@ -300,12 +280,10 @@ def _check_size(config: Any, folder: Path, name: str) -> None:
 
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(copy.deepcopy(config))
-    wanted, (_, stored) = sum(one.numel() for one in model.parameters()), check_weights(folder)
+    wanted = sum(one.numel() for one in model.parameters())
     if wanted > 2 * stored + _SMALL_MODEL:
-        raise ModelError(
-            f"{name}/config.json describes {wanted:,} weights, its files hold {stored:,}; "
-            "use files that belong together"
-        )
+        told = f"describes {wanted:,} weights, its files hold {stored:,}; use files that belong together"
+        raise ModelError(f"{name}/config.json {told}")
 
 
 @contextmanager

@@ -30,9 +30,9 @@ from routesparse.engine.errors import UnsupportedModelError
 from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.models.refusals import check_call
 from routesparse.engine.record.passes import RunInfo
 from routesparse.engine.runtime.attention_router import AttentionRouter
-from routesparse.engine.runtime.refusals import check_call
 from routesparse.engine.runtime.route import asked_config, fresh_salt, session_maker
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.tensor_parallel import ranks_of

@@ -26,8 +26,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from routesparse.engine.errors import PromptError, UnsupportedModelError
 from routesparse.engine.method.inputs import AttentionInputs
+from routesparse.engine.models.refusals import check_call, check_family, check_mask, check_mask_request
 from routesparse.engine.runtime.attention_router import AttentionRouter
-from routesparse.engine.runtime.refusals import check_call, check_family, check_mask, check_mask_request
 
 NAME = "routesparse"
 # The first arguments of every supported family's forward, in transformers' order.

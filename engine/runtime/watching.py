@@ -20,7 +20,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from routesparse.engine.errors import PromptError, UnsupportedModelError
 from routesparse.engine.method.inputs import AttentionInputs
-from routesparse.engine.runtime.refusals import check_family
+from routesparse.engine.models.refusals import check_family
 from routesparse.engine.runtime.transformers import attention_modules, check_supported, forward_arguments
 
 _ATTRIBUTE = "_routesparse_watch"

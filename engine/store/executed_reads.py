@@ -1,6 +1,6 @@
 """Which heads still read which part of the prompt: the masks of the plans that ran, seen from the recorded rows.
 
-A bundle's probe holds, beside the mass, what each budget of each family reads (record/masks.py); the decision says
+A bundle's probe holds, beside the mass, what each budget of each family reads (probe_masks.py); the decision says
 which budget ran. Dense units read every key before the row. The tail's rows are dense in every head and not counted.
 
 "How many heads still read a block" is a mean over the rows that come after it. A block that *any* such row reads
@@ -18,8 +18,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from routesparse.engine import probe_masks
 from routesparse.engine.errors import InputError
-from routesparse.engine.record import masks
 from routesparse.engine.store import frames
 from routesparse.engine.store.owner_view import OwnerView
 
@@ -33,7 +33,7 @@ def block_readers(store: OwnerView, run_id: str, segment: int, batch_index: int 
 
     ``key_block``: the cell's first one; ``blocks`` in the cell; ``heads_share``: the mean over heads of the share of
     the segment's recorded body rows after the cell's start whose plan reads it, NaN where no such row comes after;
-    ``heads``: how many have recorded masks. Errors: InputError for a damaged bundle.
+    ``heads``: how many have recorded probe_masks. Errors: InputError for a damaged bundle.
     """
     place = store.bundle(run_id)
     if place is None:
@@ -102,7 +102,7 @@ def candidates_of(bundle: Path) -> pd.DataFrame:
 
 
 def families_of(library: pd.DataFrame) -> list[str]:
-    """The families of a run's candidates in their order, which is that of its masks."""
+    """The families of a run's candidates in their order, which is that of its probe_masks."""
     return [pattern for pattern in library["pattern"].unique() if pattern != "dense"]
 
 
@@ -113,7 +113,7 @@ def _share(unit: Any, block: int, families: list[str]) -> np.ndarray:
     may = (positions < unit.first_token + unit.body_tokens)[:, None] & (starts <= positions[:, None])
     reads = may
     if unit.pattern != "dense":
-        levels = masks.decode(unit.masks, unit.rows, int(unit.mask_columns), families)
+        levels = probe_masks.decode(unit.masks, unit.rows, int(unit.mask_columns), families)
         reads = may & (levels[unit.pattern] <= unit.level)
     rows = may.sum(0)
     return np.divide(reads.sum(0), rows, out=np.full(len(rows), np.nan), where=rows > 0)

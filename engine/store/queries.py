@@ -14,8 +14,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from routesparse.engine import probe_masks
 from routesparse.engine.errors import InputError
-from routesparse.engine.record import masks
 from routesparse.engine.rows import ContinuationRow, Pattern, RunRow
 from routesparse.engine.store import tables, thumbnail
 from routesparse.engine.store.executed_reads import candidates_of, families_of
@@ -66,7 +66,7 @@ class Heatmap:
     row_pool: int  # probe rows per heatmap row
     block_pool: int  # key blocks per heatmap column
     levels: dict[Pattern, np.ndarray] | None = (
-        None  # uint8 [rows, mask columns] per family, see engine/record/masks.py
+        None  # uint8 [rows, mask columns] per family, see engine/probe_masks.py
     )
     mask_pool: int = 1  # key blocks per mask column
     first_block: int = 0  # where a part of the picture begins, in key blocks and in probe rows
@@ -352,7 +352,7 @@ def _full_heatmap(row: dict[str, Any], place: Path) -> Heatmap:
     levels = None
     if row.get("masks") is not None:
         families = families_of(candidates_of(place))
-        levels = masks.decode(row["masks"], row["rows"], row["mask_columns"], families)
+        levels = probe_masks.decode(row["masks"], row["rows"], row["mask_columns"], families)
     return Heatmap(
         mass=thumbnail.full_mass(row["mass"], row["rows"], row["columns"], row["scale"]),
         positions=np.frombuffer(row["positions"], "<i4"),

@@ -77,8 +77,8 @@ def steps_by_twins(kind: dict[str, Any], changes: dict[str, Any]) -> dict[str, A
 
 def small_pieces() -> dict[tuple[Any, str], Any]:
     """Launchers' sizes at which small problems take several chunks of keys and blocks, and pictures are pooled."""
+    from routesparse.engine import probe_masks
     from routesparse.engine.decide import heatmap
-    from routesparse.engine.record import masks
     from routesparse.kernels.level_maps import launch as level_maps
     from routesparse.kernels.lower_plan import launch as lower_plan
     from routesparse.kernels.recent_marginals import launch as recent_marginals
@@ -97,7 +97,7 @@ def small_pieces() -> dict[tuple[Any, str], Any]:
         (retained_mass, "COLUMNS_PER_PROGRAM"): 64,
         (lower_plan, "BLOCKS_OF_LANE"): 1,
         (heatmap, "MAX_COLUMNS"): 5,
-        (masks, "MAX_COLUMNS"): 3,
+        (probe_masks, "MAX_COLUMNS"): 3,
     }
 
 
@@ -118,6 +118,7 @@ def steps(twin: dict[str, Any], by_table: bool, device: str) -> Tensors:
 
 
 def _steps(twin: dict[str, Any], by_table: bool, device: str) -> Tensors:
+    from routesparse.engine import probe_masks
     from routesparse.engine.decide import heatmap
     from routesparse.engine.method.descriptors import describe
     from routesparse.engine.method.families import build_indices

@@ -13,8 +13,8 @@ from routesparse.app.shell.scope import Scope
 from routesparse.app.ui import exports, glossary, numbers, states
 from routesparse.app.ui.plain_text import visible
 from routesparse.app.ui.tables import framed
-from routesparse.engine.certification.rounding import all_digits, at_most
 from routesparse.engine.export import certificate_words
+from routesparse.engine.rounding import all_digits, at_most
 from routesparse.engine.store import certificate_queries, frames, queries
 from routesparse.engine.store.owner_view import OwnerView
 

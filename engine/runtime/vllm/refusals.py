@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from routesparse.engine.errors import InputError, UnsupportedModelError
-from routesparse.engine.runtime.refusals import check_family_name
+from routesparse.engine.models.refusals import check_family_name
 from routesparse.engine.runtime.vllm.settings import SWITCH
 
 VERSIONS = ("0.31.0", "0.32.0")  # that were compared; vLLM promises no stability here

@@ -13,7 +13,7 @@ import pytest
 from routesparse.app.ui.design import LIGHT
 from routesparse.app.unit import masks, probe, zoom
 from routesparse.app.unit.zoom import Window
-from routesparse.engine.record.masks import NEVER
+from routesparse.engine.probe_masks import NEVER
 from routesparse.engine.store.queries import Heatmap
 from routesparse.engine.store.thumbnail import make
 

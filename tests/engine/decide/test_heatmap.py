@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from routesparse.engine import probe_masks
 from routesparse.engine.decide import heatmap as heatmap_module
 from routesparse.engine.decide.heatmap import Heatmap, draw
 from routesparse.engine.decide.layer import decide
@@ -12,7 +13,6 @@ from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.method import families
 from routesparse.engine.method.probe_rows import BOUNDARY, CERTIFICATE, RECENT, ROUTING
 from routesparse.engine.method.segments import split
-from routesparse.engine.record import masks
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_masks_show_exactly_what_the_plan_of_every_budget_reads(oracle, inputs, 
             )
         )
         for unit, picture in enumerate(pictures):
-            levels = masks.unpack(picture.masks)[families.names().index(candidate.pattern)]
+            levels = probe_masks.unpack(picture.masks)[families.names().index(candidate.pattern)]
             rows = picture.positions - decision.segment.position
             inside = rows < body
             np.testing.assert_array_equal(levels[inside] <= candidate.level, reads[unit][rows[inside]])
@@ -111,12 +111,12 @@ def test_masks_show_exactly_what_the_plan_of_every_budget_reads(oracle, inputs, 
 )
 @pytest.mark.parametrize("factor", [1, 3, 57, 80])
 def test_a_pooled_mask_cell_is_read_where_any_of_its_parts_is(factor, names):
-    levels = np.random.default_rng(0).integers(0, masks.NEVER + 1, (len(names), 6, 57)).astype(np.uint8)
-    packed = masks.pack(levels)
+    levels = np.random.default_rng(0).integers(0, probe_masks.NEVER + 1, (len(names), 6, 57)).astype(np.uint8)
+    packed = probe_masks.pack(levels)
     assert len(packed) == (len(names) + 1) // 2, "two families a byte"
-    np.testing.assert_array_equal(masks.unpack(packed)[: len(names)], levels)
-    pooled = masks.pooled(packed, factor)
-    found = masks.decode(pooled.tobytes(), 6, pooled.shape[-1], names)
+    np.testing.assert_array_equal(probe_masks.unpack(packed)[: len(names)], levels)
+    pooled = probe_masks.pooled(packed, factor)
+    found = probe_masks.decode(pooled.tobytes(), 6, pooled.shape[-1], names)
     for family, level in zip(names, levels, strict=True):
         for j in range(pooled.shape[-1]):
             np.testing.assert_array_equal(found[family][:, j], level[:, j * factor : (j + 1) * factor].min(1))

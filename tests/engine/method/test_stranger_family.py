@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from routesparse.app.ui import design
+from routesparse.engine import probe_masks
 from routesparse.engine.calibration import artifact
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.heatmap import draw
@@ -25,7 +26,6 @@ from routesparse.engine.method.families import Context
 from routesparse.engine.method.patterns import library, library_hash, stamped_families
 from routesparse.engine.method.retained_mass import candidate_mass
 from routesparse.engine.method.segments import split
-from routesparse.engine.record import masks
 from tests.triton_process import triton_process
 
 ROOT = Path(__file__).parents[3]
@@ -179,7 +179,7 @@ def test_a_layer_chooses_it_and_runs_and_records_what_it_reads(oracle, inputs, s
     keys = plan.to_mask().flatten(0, 1)[unit]
     picture = pictures[unit]
     shape = picture.masks.shape[1:]
-    levels = masks.decode(picture.masks.tobytes(), *shape, ["it"])["it"]
+    levels = probe_masks.decode(picture.masks.tobytes(), *shape, ["it"])["it"]
     blocks = torch.nn.functional.pad(keys, (0, -keys.shape[-1] % segment.block_k))
     read = blocks.unflatten(-1, (-1, segment.block_k)).any(-1).numpy()
     at = picture.positions - segment.position

@@ -10,7 +10,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from routesparse.engine import route
 from routesparse.engine.errors import PromptError, UnsupportedModelError
 from routesparse.engine.method.attend import dense_attention
-from routesparse.engine.runtime import refusals
+from routesparse.engine.models import refusals
 from routesparse.engine.runtime import transformers as hf
 from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.continuous import route_requests

@@ -10,9 +10,9 @@ import transformers
 from transformers import AttentionInterface, DynamicCache
 
 from routesparse.engine.errors import RouteSparseError, UnsupportedModelError
+from routesparse.engine.models.refusals import MODEL_FAMILIES
 from routesparse.engine.runtime import transformers as hf
 from routesparse.engine.runtime.attention_router import AttentionRouter
-from routesparse.engine.runtime.refusals import MODEL_FAMILIES
 from routesparse.kernels.interface import RowPlan, sparse_attention
 from tests.engine import tiny_shape
 

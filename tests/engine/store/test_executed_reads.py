@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from routesparse.engine import probe_masks
 from routesparse.engine.errors import InputError
-from routesparse.engine.record import masks
 from routesparse.engine.store import bundle, executed_reads, spool
 from routesparse.engine.store.owner_view import OwnerView
 
@@ -19,8 +19,8 @@ POSITIONS = np.array([70, 130, 250], "<i4")  # rows in key blocks 1, 2 and 3
 
 def levels(a_shape):
     """Level maps of four families [3, 4]: the one of a_shape, the others never read."""
-    never = np.full((len(POSITIONS), COLUMNS), masks.NEVER, np.uint8)
-    return masks.pack(np.stack([a_shape, never, never, never])).tobytes()
+    never = np.full((len(POSITIONS), COLUMNS), probe_masks.NEVER, np.uint8)
+    return probe_masks.pack(np.stack([a_shape, never, never, never])).tobytes()
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_bundle_that_is_gone_or_damaged_is_said(take_in):
 
 
 def test_pooled_cells_keep_their_width(take_in):
-    two = masks.pack(np.zeros((4, len(POSITIONS), 2), np.uint8)).tobytes()
+    two = probe_masks.pack(np.zeros((4, len(POSITIONS), 2), np.uint8)).tobytes()
     found = executed_reads.block_readers(take_in(masks=two, mask_columns=2, mask_pool=2), RUN, 0)
     assert found["key_block"].tolist() == [0, 2] and set(found["blocks"]) == {2}
     np.testing.assert_allclose(found["heads_share"], [1, 1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from synthetic.library import LIBRARY
 
-from routesparse.engine.record import masks
+from routesparse.engine import probe_masks
 from routesparse.engine.rows import ProbeRow
 
 
@@ -58,9 +58,9 @@ def _masks(mass, distance):
         densities = [density for pattern, _, density in LIBRARY if pattern == family]
         key = near if family == "a_shape" else rank
         level = np.searchsorted(densities, key).astype(np.uint8)
-        level[level == len(densities)] = masks.NEVER
+        level[level == len(densities)] = probe_masks.NEVER
         level[:, 0] = 0
         level[distance == 0] = 0
-        level[distance < 0] = masks.NEVER
+        level[distance < 0] = probe_masks.NEVER
         levels.append(level)
-    return masks.pack(np.stack(levels)).tobytes()
+    return probe_masks.pack(np.stack(levels)).tobytes()

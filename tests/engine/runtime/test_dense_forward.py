@@ -5,7 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from routesparse.engine.audit.dense_forward import (
+from routesparse.engine.audit.rows import RowAuditor
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.runtime.dense_forward import (
     LAST_ROWS,
     SAMPLED_ROWS,
     DenseRouter,
@@ -14,8 +16,6 @@ from routesparse.engine.audit.dense_forward import (
     sample_rows,
     with_forward_errors,
 )
-from routesparse.engine.audit.rows import RowAuditor
-from routesparse.engine.config import RouterConfig
 from routesparse.engine.runtime.session import RoutingSession
 
 
@@ -62,7 +62,7 @@ def test_a_heads_error_is_taken_over_the_rows_of_its_segment_only():
     routed[0][0, 0, 2] = 0.0
     choices = [SimpleNamespace(segment=s, first_token=10 * s, tokens=10) for s in range(3)]
     record = SimpleNamespace(choices=choices)
-    from routesparse.engine.audit import dense_forward
+    from routesparse.engine.runtime import dense_forward
 
     assert dense_forward._segments(record.choices) == {0: (0, 10), 1: (10, 20), 2: (20, 30)}
     assert relative_error(routed[0][0, 0, rows < 10], dense[0][0, 0, rows < 10]) == 0.0

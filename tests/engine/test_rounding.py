@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from routesparse.engine.certification.rounding import all_digits, at_least, at_most
+from routesparse.engine.rounding import all_digits, at_least, at_most
 
 VALUES = [random.Random(seed).random() ** 4 for seed in range(500)]
 
