@@ -2,92 +2,125 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import streamlit as st
+from streamlit.navigation.page import StreamlitPage
 
-from routesparse.app.screens.audit import page as audit
 from routesparse.app.screens.calibration import page as calibration
-from routesparse.app.screens.certificate import page as certificate
 from routesparse.app.screens.compare import page as compare
-from routesparse.app.screens.fallbacks import page as fallbacks
 from routesparse.app.screens.fleet import page as fleet
-from routesparse.app.screens.head import page as head
-from routesparse.app.screens.home import page as home
-from routesparse.app.screens.job import page as job
 from routesparse.app.screens.models import page as models
 from routesparse.app.screens.new_run import page as new_run
 from routesparse.app.screens.results import page as results
 from routesparse.app.screens.routing_map import page as routing_map
 from routesparse.app.screens.runs import page as runs
-from routesparse.app.screens.sweep import page as sweep
 from routesparse.app.screens.terms import page as terms
 from routesparse.app.screens.text import page as text
-from routesparse.app.shell import broken_store, guard, identity, intake, menu
-from routesparse.app.shell.access import access
-from routesparse.app.shell.boundary import boundary
-from routesparse.app.ui import states, style
+from routesparse.app.screens.trust import page as trust
+from routesparse.app.shell import boundary, guard, identity
+from routesparse.app.shell.access import Access, access
+from routesparse.app.ui import states
 from routesparse.engine.errors import ConfigError, StoreDamagedError, StoreError
+from routesparse.engine.store import fleet_queries
 
-# A file of our own: Streamlit fetches the icons of ":material/...:" favicons from the network.
-ICON = Path(__file__).parent / "ui" / "icon.svg"
+UI = Path(__file__).parent / "ui"
+_HEADING = '[data-testid="stSidebarNavItems"] > li:nth-child({place})::before {{ content: "{heading}"; }}'
+_INTAKE_EVERY_S = 2.0
 
 
 def main() -> None:
     """Open the store, look into the spool, draw the page that the address names."""
-    st.set_page_config(page_title="RouteSparse", page_icon=str(ICON), layout="wide")
-    style.apply_style()
+    # A file of our own: Streamlit fetches the icons of ":material/...:" favicons from the network.
+    st.set_page_config(page_title="RouteSparse", page_icon=str(UI / "icon.svg"), layout="wide")
+    st.html(UI / "style.css")
     if not guard.may_enter():
         return
-    pages = {
-        "home": st.Page(home.render, title="Home", default=True),
-        "runs": st.Page(runs.render, title="Runs", url_path="runs"),
-        "new": st.Page(new_run.render, title="New run", url_path="new"),
-        "models": st.Page(models.render, title="Models", url_path="models"),
-        "job": st.Page(job.render, title="Jobs", url_path="job"),
-        "sweep": st.Page(sweep.render, title="Sweep", url_path="sweep"),
-        "map": st.Page(routing_map.render, title="Routing map", url_path="map"),
-        "head": st.Page(head.render, title="Head", url_path="head"),
-        "text": st.Page(text.render, title="Text", url_path="text"),
-        "audit": st.Page(audit.render, title="Audit", url_path="audit"),
-        "certificate": st.Page(certificate.render, title="Certificate", url_path="certificate"),
-        "compare": st.Page(compare.render, title="Compare", url_path="compare"),
-        "calibration": st.Page(calibration.render, title="Calibration", url_path="calibration"),
-        "results": st.Page(results.render, title="Results", url_path="results"),
-        "fallbacks": st.Page(fallbacks.render, title="Fallbacks", url_path="fallbacks"),
-        "fleet": st.Page(fleet.render, title="Fleet", url_path="fleet"),
-        "terms": st.Page(terms.render, title="Terms", url_path="terms"),
-    }
-    st.session_state["pages"] = pages
-    groups = {
-        "Analyse": [pages[name] for name in ("home", "runs", "new", "models", "job", "sweep", "fleet")],
-        "Run": [pages["map"], pages["head"], pages["text"]],
-        "Trust": [
-            pages[name] for name in ("audit", "fallbacks", "certificate", "compare", "calibration", "results")
-        ],
-        "Help": [pages["terms"]],
-    }
-    # Streamlit serves its default page at "/" alone, whatever its path: a link to /home needs a page of its own.
-    page = menu.draw(groups, st.Page(home.render, title="Home", url_path="home", visibility="hidden"))
+    opened: Access | None = None
+    problem: Exception | None = None
+    try:
+        opened = access()
+    except (ConfigError, StoreError) as error:
+        problem = error
+    page = _menu(opened)
     if identity.login_configured():
         with st.sidebar:
             st.text(identity.name())
             st.button("Log out", on_click=st.logout)
-    try:
-        opened = access()
-    except StoreDamagedError as error:
-        broken_store.draw(error)
-        return
-    except (ConfigError, StoreError) as error:
-        states.problem(
-            "The store can't be used", [str(error), "Nothing was changed. Reload this page afterwards."]
-        )
+    if opened is None:
+        if isinstance(problem, StoreDamagedError):
+            states.damaged_store(problem)
+        else:
+            told = "Nothing was changed. Reload this page afterwards."
+            states.problem("The store can't be used", [str(problem), told])
         return
     advice = "Try the page without what follows the question mark in its address."
-    with boundary("This page", page.url_path, advice):
+    with boundary.boundary("This page", page.url_path or "runs", advice):
         opened.look_into_spool()
-        intake.note()
+        if opened.taking_in() is not None:
+            boundary.timed(_count_bundles, _INTAKE_EVERY_S)()
         page.run()
+
+
+def _menu(opened: Access | None) -> StreamlitPage:
+    """Draw the menu, and return the page that the address names."""
+    served = opened is not None and fleet_queries.recorded_days(opened.store) is not None
+    pages = {
+        "runs": st.Page(runs.render, title="Runs", default=True),
+        "new": st.Page(new_run.render, title="New run", url_path="new"),
+        "models": st.Page(models.render, title="Models", url_path="models"),
+        "map": st.Page(routing_map.render, title="Routing map", url_path="map"),
+        "text": st.Page(text.render, title="Text", url_path="text"),
+        "trust": st.Page(trust.render, title="Trust", url_path="trust"),
+        "compare": st.Page(compare.render, title="Compare", url_path="compare"),
+        "calibration": st.Page(calibration.render, title="Calibration", url_path="calibration"),
+        "results": st.Page(results.render, title="Results", url_path="results"),
+        "fleet": st.Page(
+            fleet.render, title="Fleet", url_path="fleet", visibility="visible" if served else "hidden"
+        ),
+        "terms": st.Page(terms.render, title="Terms", url_path="terms"),
+    }
+    st.session_state["pages"] = pages
+    groups: Mapping[str, Sequence[str]] = {
+        "Analyse": ["runs", "new", "models", *(["fleet"] if served else [])],
+        "Run": ["map", "text", "trust"],
+        "Evidence": ["compare", "calibration", "results"],
+        "Help": ["terms"],
+    }
+    # Streamlit's own menu, flat, with the headings drawn before their first page: its sections break the list that
+    # screen readers count, since their items have no list as parent.
+    listed = [pages[name] for group in groups.values() for name in group]
+    places = {heading: listed.index(pages[names[0]]) + 1 for heading, names in groups.items()}
+    rules = [_HEADING.format(place=place, heading=heading) for heading, place in places.items()]
+    st.html(f"<style>{' '.join(rules)}</style>")
+    # Addresses that older links name; Streamlit serves its default page at "/" alone.
+    former = [
+        st.Page(page.render, title=title, url_path=path, visibility="hidden")
+        for page, title, paths in (
+            (runs, "Runs", ("runs", "home", "job")),
+            (routing_map, "Routing map", ("head",)),
+            (trust, "Trust", ("audit", "fallbacks", "certificate")),
+            (compare, "Compare", ("sweep",)),
+        )
+        for path in paths
+    ]
+    unlisted = [page for page in pages.values() if page not in listed]
+    return st.navigation([*listed, *unlisted, *former], expanded=True)
+
+
+def _count_bundles() -> None:
+    """A line that counts up while many new bundles come in."""
+    opened = access()
+    opened.look_into_spool()
+    now = opened.taking_in()
+    if now is None:
+        st.rerun()
+    done, total = now
+    st.html(
+        f'<div class="rs-note" role="status">The store is taking in new bundles: {done:,} of {total:,}. '
+        "Runs appear as they come.</div>"
+    )
 
 
 main()

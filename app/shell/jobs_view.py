@@ -1,4 +1,4 @@
-"""Jobs in words: whether a worker is alive, what a job is doing, what to do about a failure, and lists of jobs."""
+"""Jobs in words: whether a worker is alive, what a job or a sweep is doing."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ import time
 from datetime import UTC, datetime
 from html import escape
 
-import pandas as pd
 import streamlit as st
 
-from routesparse.app.shell import navigate, outcome, setting_words, verdict_bar
+from routesparse.app.shell import navigate
 from routesparse.app.shell.access import Access
 from routesparse.app.ui import numbers, states
-from routesparse.engine.errors import InputError, RouteSparseError
+from routesparse.engine.errors import RouteSparseError
 from routesparse.engine.jobs import sweep
-from routesparse.engine.jobs.job import STAGES, FailureKind, Job, State, WorkerSeen
-from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest, read_request
+from routesparse.engine.jobs.job import Job, State, WorkerSeen
 from routesparse.engine.jobs.queue import JobQueue
-from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.store import queries, verdicts
 
 ALIVE_S = 20.0  # a worker reports every few seconds
 _HANDED_OVER_S = 60.0  # a done job's bundle reaches the store within seconds; later it is missing
@@ -42,31 +38,6 @@ STAGE_NAMES = {
     "write": "write the result",
 }
 _STEPS = {"analyse": "layer", "calibrate": "prompt"}
-_TITLES: dict[FailureKind, str] = {
-    "prompt": "The prompt can't be analysed",
-    "model": "The model can't be loaded",
-    "unsupported_model": "This model family is not supported",
-    "calibration": "The calibration or the quality target doesn't fit this run",
-    "profile": "The latency profile doesn't fit this machine",
-    "config": "The settings contradict each other",
-    "out_of_memory": "Out of memory",
-    "numerics": "The model produced NaN or infinity",
-    "disk_full": "The disk is full",
-    "bundle": "The result could not be written",
-    "store": "The result could not be stored",
-    "worker_lost": "The worker was lost",
-    "unexpected": "An unexpected error",
-}
-
-
-def failure_title(kind: FailureKind) -> str:
-    """A failure's kind as a headline."""
-    return _TITLES[kind]
-
-
-def worker_alive(queue: JobQueue) -> bool:
-    """Whether a worker has reported in the last seconds, or holds a job by a valid lease. Errors: StoreError."""
-    return bool(live_workers(queue)) or queue.held()
 
 
 def live_workers(queue: JobQueue) -> list[WorkerSeen]:
@@ -76,39 +47,13 @@ def live_workers(queue: JobQueue) -> list[WorkerSeen]:
 
 
 def worker_note(queue: JobQueue) -> None:
-    """Say that no worker runs and how to start one; nothing when one does."""
-    if not worker_alive(queue):
+    """Say that no worker runs and how to start one; nothing when one reports or holds a job. Errors: StoreError."""
+    if not live_workers(queue) and not queue.held():
         st.html(
             '<div class="rs-error">No worker is running: jobs wait until one starts. '
             f"<code>{escape(states.here('make run'))}</code> starts the dashboard and a worker; "
             f"<code>{escape(states.here(START_WORKER))}</code> starts a worker alone.</div>"
         )
-
-
-def steps(job: Job) -> list[str]:
-    """The stages that this job goes through; measuring and compiling are listed only while they happen."""
-    dense = '"measure_dense": true' in job.request_json or '"audit": "full"' in job.request_json
-    return [
-        stage
-        for stage in STAGES.get(job.kind, STAGES["analyse"])
-        if (stage != "dense" or dense or job.stage == stage)
-        and (stage not in ("profile", "compile") or job.kind == "profile" or job.stage == stage)
-    ]
-
-
-def steps_html(job: Job) -> str:
-    """The stages as a row: done, now, to come; the last one reached is marked where the job failed."""
-    names = steps(job)
-    at = names.index(job.stage) if job.stage in names else -1
-    marks = []
-    for place, name in enumerate(names):
-        style = ""
-        if job.state == "done" or place < at:
-            style = "done"
-        elif place == at:
-            style = {"running": "now", "failed": "bad"}.get(job.state, "")
-        marks.append(f'<span class="{style}">{STAGE_NAMES[name]}</span>')
-    return f'<div class="rs-steps">{"".join(marks)}</div>'
 
 
 def doing(job: Job, position: int | None) -> str:
@@ -122,15 +67,12 @@ def doing(job: Job, position: int | None) -> str:
     if job.cancel_requested:
         return f"cancelling: the worker stops after this {_STEPS.get(job.kind, 'step')}"
     what = STAGE_NAMES.get(job.stage or "load", job.stage or "")
-    if job.stage in ("route", "dense") and job.total:
-        return f"{what}: layer {job.done} of {job.total}"
-    if job.stage in ("fold A", "fold B") and job.total:
+    if not job.total or (job.stage == "profile" and job.kind != "profile"):
+        return what
+    if job.stage in ("fold A", "fold B"):
         return f"{what}: prompt {min((job.done or 0) + 1, job.total)} of {job.total}"
-    if job.stage == "profile" and job.kind == "profile" and job.total:
-        return f"{what}: {job.done} of {job.total}"
-    if job.stage == "compile" and job.total:
-        return f"compiling kernels for this GPU ({job.done} of {job.total})"
-    return what
+    unit = "layer " if job.stage in ("route", "dense") else ""
+    return f"{what}: {unit}{job.done} of {job.total}"
 
 
 def elapsed_s(job: Job) -> float | None:
@@ -190,7 +132,7 @@ def sweep_line(queue: JobQueue, jobs: list[Job], link: bool = True) -> None:
                 help="What waits ends at once, what runs after the layer that it is in; finished settings stay",
             )
         if link:
-            navigate.link("Open sweep", "sweep", sweep=sweep_id)
+            navigate.link("Open sweep", "compare", sweep=sweep_id)
     for line in st.session_state.pop(f"problems-{sweep_id}", []):
         states.field_error(line)
 
@@ -200,100 +142,3 @@ def _cancel_sweep(queue: JobQueue, sweep_id: str) -> None:
         queue.cancel_sweep(sweep_id)
     except RouteSparseError as error:
         st.session_state[f"problems-{sweep_id}"] = [str(error)]
-
-
-def table(opened: Access, jobs: list[Job]) -> None:
-    """One line per job with a link to its page, and one per sweep. Labels come from users: they are text."""
-    queue = opened.queue
-    drawn: set[str] = set()
-    came = _outcomes(opened, jobs)
-    if came:
-        _heads()
-    for job in jobs:
-        if job.sweep is not None:
-            if job.sweep not in drawn:
-                sweep_line(queue, queue.sweep(job.sweep))
-            drawn.add(job.sweep)
-            continue
-        with st.container(
-            horizontal=True, vertical_alignment="center", gap="small", key=f"quiet-job-{job.id}"
-        ):
-            took = elapsed_s(job)
-            facts = [
-                doing(job, queue.position(job.id)) if not job.ended else STATES[job.state],
-                numbers.duration(took) if took is not None else "",
-                numbers.size(job.prompt_bytes) if job.prompt_bytes else "",
-                minute(job.created_at),
-            ]
-            style = ' class="rs-warn"' if job.state == "failed" else ""
-            # On a line of its own: beside the others it would push the link into another row.
-            why = "" if job.failure is None else f"{escape(_TITLES[job.failure.kind])}<br>"
-            st.html(
-                f"<div><b>{escape(job.label)}</b> <span{style}>· {escape(facts[0])}</span> "
-                f'<span class="rs-note">· {escape(" · ".join(f for f in facts[1:] if f))}<br>'
-                f"{why}{escape(_settings(job))}</span></div>",
-                width="stretch",
-            )
-            if came:
-                st.html(came.get(job.run_id, _cells(dict.fromkeys(outcome.LABELS, ""))), width="content")
-            navigate.link("Open", "job", job=job.id)
-
-
-def _outcomes(opened: Access, jobs: list[Job]) -> dict[str | None, str]:
-    """Run id -> its cells, of the jobs whose run is in the store."""
-    single = [job for job in jobs if job.kind == "analyse" and job.sweep is None]
-    ids = tuple(str(job.run_id) for job in single if job.state == "done")
-    if not ids:
-        return {}
-    store = opened.store
-    return store.made(
-        "outcomes",
-        [ids],
-        lambda: _cells_of(queries.runs(store, queries.RunFilter(run_ids=ids))),
-    )
-
-
-def _cells_of(runs: pd.DataFrame) -> dict[str | None, str]:
-    """Run id -> its cells; runs: rows of queries.runs."""
-    if runs.empty:
-        return {}
-    found = verdicts.of_rows(runs)
-    rows = pd.DataFrame(outcome.columns(runs, found))
-    return {
-        run_id: _cells(
-            {
-                "verdict": verdict_bar.cell_html(one),
-                **{
-                    name: "–" if numbers.is_missing(row[name]) else form % row[name]
-                    for name, form in outcome.FORMATS.items()
-                },
-            }
-        )
-        for run_id, one, row in zip(runs["run_id"], found, rows.to_dict("records"), strict=True)
-    }
-
-
-def _heads() -> None:
-    """The names of the cells, above them."""
-    heads = {
-        name: f'<span title="{escape(outcome.HELP[name])}">{label}</span>'
-        for name, label in outcome.LABELS.items()
-    }
-    st.html(f'<div class="rs-came-heads">{_cells(heads)}</div>')
-
-
-def _cells(html: dict[str, str]) -> str:
-    cells = (f'<span data-name="{outcome.LABELS[name]}">{one}</span>' for name, one in html.items())
-    return f'<div class="rs-came">{"".join(cells)}</div>'
-
-
-def _settings(job: Job) -> str:
-    """What the job was asked to do, in one line."""
-    try:
-        request = read_request(job.kind, job.request_json)
-    except InputError:  # a newer version's: the job's own page says so
-        return ""
-    if isinstance(request, ProfileRequest | CalibrateRequest):
-        return ", ".join(setting_words.of_preparation(request))
-    assert isinstance(request, RunRequest)
-    return setting_words.of_request(request)

@@ -10,26 +10,8 @@ from typing import Any
 from routesparse.app.ui import numbers
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest
-from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.jobs.request import Request, RunRequest
 from routesparse.engine.models.rope import RopeScaling
-
-# What ``parts`` looks at.
-NAMES = (
-    *(
-        "prompt_name",
-        "tokens",
-        "model",
-        "policy",
-        "price",
-        "tuned_price",
-        "tau",
-        "tau_layer",
-        "budget",
-        "calibration",
-        "probe_mode",
-    ),
-    *("audit_depth", "device", "domain", "rope"),
-)
 
 
 def parts(values: Mapping[str, Any]) -> dict[str, str]:
@@ -54,45 +36,38 @@ def parts(values: Mapping[str, Any]) -> dict[str, str]:
 
 def of_run(values: Mapping[str, Any]) -> str:
     """The router's settings of a run in one line: "priced 0.3, τ layer 0.70, audit rows"."""
-    return in_one_line(parts(values), values["budget"], values["probe_mode"])
+    found = parts(values)
+    first = found["policy"].removeprefix("policy ") + found.get("price", "").removeprefix("price")
+    names = ("quality", "tau", "limit", "probe", "rope", "audit")
+    usual = ("no time limit", "probe exact")
+    return ", ".join([first, *(found[name] for name in names if name in found and found[name] not in usual)])
 
 
-def in_one_line(found: Mapping[str, str], budget: Any, probe_mode: str) -> str:
-    """The same of words that ``parts`` found."""
-    limit = [] if numbers.is_missing(budget) else [found["limit"]]
-    probe = [] if probe_mode == "exact" else [found["probe"]]
-    rescaled = [found["rope"]] if "rope" in found else []
-    return ", ".join([*_line(found), *limit, *probe, *rescaled, found["audit"]])
-
-
-def of_request(request: RunRequest) -> str:
-    """The same of a job, with its calibration."""
-    found = router_asked(request)
-    limit = [] if request.budget is None else [time_limit(request.budget)]
-    probe = [] if request.probe == "exact" else [f"probe {request.probe}"]
-    return ", ".join(
-        [
-            *_line(found),
-            *limit,
-            *probe,
-            *rope(request.rope).values(),
-            f"calibration {request.calibration or 'none'}",
-            f"audit {request.audit}",
-        ]
-    )
-
-
-def of_preparation(request: ProfileRequest | CalibrateRequest) -> list[str]:
-    """What a job that prepares a model was asked to do."""
-    model = f"model {Path(request.model).name}"
+def asked(request: Request) -> str:
+    """What a job was asked to do, in one line, the defaults included."""
+    found = [f"model {Path(request.model).name}"]
     if isinstance(request, ProfileRequest):
-        return [model, f"probe {request.probe}", f"{'quick' if request.quick else 'full'} measurement"]
-    return [
-        model,
-        f"policy {request.policy}",
-        f"{request.least_tokens:,} to {request.most_tokens:,} tokens",
-        f"{request.fold_a} prompts to fit on and {request.fold_b} to take δ from per length",
-    ]
+        found += [f"probe {request.probe}", f"{'quick' if request.quick else 'full'} measurement"]
+    elif isinstance(request, CalibrateRequest):
+        found += [
+            f"policy {request.policy}",
+            f"{request.least_tokens:,} to {request.most_tokens:,} tokens",
+            f"{request.fold_a} prompts to fit on and {request.fold_b} to take δ from per length",
+        ]
+    elif isinstance(request, RunRequest):
+        config = request.config()
+        price, layer = (config.price, config.tau_layer) if config.policy == "priced" else (None, None)
+        found += [
+            *rope(request.rope).values(),
+            *router(config.policy, price, config.tau, layer, request.quality).values(),
+            time_limit(request.budget),
+            "segment by the device" if request.segment is None else f"segment {request.segment:,}",
+            f"calibration {request.calibration or 'none'}",
+            f"probe {request.probe}",
+            f"audit {request.audit}",
+            "text kept" if request.keep_text else "hash only",
+        ]
+    return ", ".join(found)
 
 
 def differing(sides: Sequence[Mapping[str, str]]) -> list[str]:
@@ -119,14 +94,6 @@ def router(policy: str, price: Any, tau: float, tau_layer: Any, quality: Any = N
         **target,
         "tau": f"τ layer {numbers.threshold(tau_layer)}",
     }
-
-
-def router_asked(request: RunRequest) -> dict[str, str]:
-    """``router`` of what a job asks for, the defaults included."""
-    config = request.config()
-    priced = config.policy == "priced"
-    price, layer = (config.price, config.tau_layer) if priced else (None, None)
-    return router(config.policy, price, config.tau, layer, request.quality)
 
 
 def rope(scaling: Any) -> dict[str, str]:
@@ -158,14 +125,6 @@ def recorded_rope(config_json: str) -> Any:
 def time_limit(budget: Any) -> str:
     """T_l of a layer, as given: "Tℓ 35 %" of dense, "Tℓ 800 µs", or that there is none."""
     return "no time limit" if numbers.is_missing(budget) else f"Tℓ {numbers.short_limit(budget)}"
-
-
-def _line(found: Mapping[str, str]) -> list[str]:
-    """ "priced 0.3", the quality target that set this price, and τ."""
-    policy = found["policy"].removeprefix("policy ")
-    price = found.get("price", "").removeprefix("price ")
-    target = [found["quality"]] if "quality" in found else []
-    return [f"{policy} {price}".strip(), *target, found["tau"]]
 
 
 def value(found: object) -> str:

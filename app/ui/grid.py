@@ -12,12 +12,7 @@ import pandas as pd
 
 from routesparse.app.ui import browser_part, design
 
-_grid = browser_part.component(
-    __file__,
-    "grid",
-    browser_part.drawing_html("grid"),
-    ".rs-grid.picks { cursor: pointer; } .rs-grid .drawing { overflow-x: auto; }",
-)
+_grid = browser_part.component(__file__, "grid")
 
 
 @dataclass(frozen=True)

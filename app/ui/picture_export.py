@@ -8,13 +8,8 @@ _HTML = (
     '<div class="rs-picture"><button class="svg" title="This chart as SVG">SVG</button>'
     '<button class="png" title="This chart as PNG">PNG</button></div>'
 )
-_CSS = """
-.rs-picture { display: flex; gap: .8rem; margin-top: -2px; align-items: center; min-height: 1.5rem; }
-.rs-picture button { all: unset; cursor: pointer; font-size: .86rem; color: var(--rs-ink); padding: 0 .2rem; }
-.rs-picture button:hover, .rs-picture button:focus-visible { color: var(--rs-accent); }
-"""
 _ADVICE = ("click ", "drag ", "scroll ")  # parts of a note that speak of the page
-_buttons = browser_part.component(__file__, "picture", _HTML, _CSS)
+_buttons = browser_part.component(__file__, "picture", _HTML)
 
 
 def buttons(chart: str, name: str, note: str) -> None:

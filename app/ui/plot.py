@@ -18,11 +18,7 @@ import streamlit as st
 
 from routesparse.app.ui import browser_part, design
 
-_CSS = """
-.rs-plot.over { cursor: pointer; } .rs-plot.zooms { cursor: crosshair; touch-action: pan-y; }
-.rs-plot .tip { white-space: pre-wrap; width: max-content; max-width: min(26em, 100%); }
-"""
-_plot = browser_part.component(__file__, "plot", browser_part.drawing_html("plot"), _CSS)
+_plot = browser_part.component(__file__, "plot")
 
 Told = Sequence[Sequence[object]]
 Mark = dict[str, Any]

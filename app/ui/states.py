@@ -8,6 +8,7 @@ from html import escape
 import streamlit as st
 
 from routesparse.engine import paths
+from routesparse.engine.errors import StoreDamagedError
 
 PROGRAM = ".venv/bin/routesparse"  # where `make run` installs it, which is not on the PATH
 ANALYZE = f"{PROGRAM} analyze FILE"
@@ -45,6 +46,22 @@ def undecided(was_routed: bool, below: list[str]) -> None:
 def problem(title: str, lines: list[str]) -> None:
     """Something failed: say what happened, what was kept and what to do."""
     _box(title, lines, " bad")
+
+
+def damaged_store(error: StoreDamagedError) -> None:
+    """The store's file can't be read: what is lost and kept, the steps that mend it, and the database's own words."""
+    file = str(error.database)
+    away = shlex.quote(str(error.database.parent / "damaged"))
+    problem(
+        "The store can't be used",
+        [
+            "Kept: every run, in its bundle. Lost: names, notes, tags and pins. Nothing was changed.",
+            f"1. Stop the dashboard. 2. Move {error.database.name} and its log away, with the command below. 3. Start "
+            "the dashboard again: it takes the runs in from their bundles. Then reload this page.",
+        ],
+    )
+    st.code(f"mkdir -p {away} && mv {shlex.quote(file)}* {away}/", language=None, width=720, wrap_lines=True)
+    st.html(f'<div class="rs-note">The database says: {escape(error.cause)}</div>')
 
 
 def _box(title: str, lines: list[str], style: str) -> None:

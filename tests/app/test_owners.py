@@ -21,7 +21,7 @@ SWEEP = "5eeb5eeb5eeb5eeb"  # of both: a link to it leads each to their own
 # What is Ann's alone; none of it may reach Bob's browser.
 MARKS = ("anns-ledger", "anns-domain", "anns-profile", "anns-device", "d4e5b678", "tonnage", "anns-job")
 OF_A_RUN = ("routing_map", "head", "text", "audit", "fallbacks")
-PAGES = ("runs", "new_run", "job", "sweep", *OF_A_RUN, "compare", "calibration", "terms")
+PAGES = ("runs", "new_run", "sweep", *OF_A_RUN, "compare", "calibration", "terms")
 
 
 def digest(claims):
@@ -72,7 +72,7 @@ def test_page_of_bob_s_holds_nothing_of_ann_s(shared, open_page, name):
     assert [mark for mark in MARKS if mark in shown] == []
 
 
-@pytest.mark.parametrize("name", [*OF_A_RUN, "runs", "job", "sweep"])
+@pytest.mark.parametrize("name", [*OF_A_RUN, "runs", "sweep"])
 def test_the_same_page_shows_ann_hers(shared, open_page, name):
     """So that the test above can't pass because marks are never shown."""
     page = open_page(name, ANN)
@@ -98,10 +98,10 @@ def test_link_to_ann_s_run_is_to_bob_like_one_to_no_run(shared, open_page, name)
 def test_link_to_ann_s_job_is_to_bob_like_one_to_no_job(shared, open_page):
     shown = []
     for job_id in (shared, "feedfeedfeedfeed"):
-        page = open_page("job", BOB, job=job_id)
+        page = open_page("runs", BOB, job=job_id)
         shown.append(everything(page).replace(job_id, "JOB"))
     assert shown[0] == shown[1] and "is known here" in shown[0]
-    assert "anns-job.txt" in everything(open_page("job", ANN, job=shared))
+    assert "anns-job.txt" in everything(open_page("runs", ANN, job=shared))
 
 
 def test_rejected_bundle_is_listed_for_whoever_asked_for_it(shared, open_page):
@@ -134,8 +134,8 @@ def test_pages_hold_nothing_but_their_owner_s_view():
     """The whole store and the whole queue are named in one place."""
     whole = re.compile(r"\._store\b|duckdb_store|import JobQueue|\bJobQueue\(")
     found = {path.name for path in APP.rglob("*.py") if whole.search(path.read_text("utf-8"))}
-    assert found == {"access.py", "jobs_view.py"}, "jobs_view.py names the type only"
-    assert "JobQueue(" not in (APP / "shell" / "jobs_view.py").read_text("utf-8")
+    assert found == {"access.py", "jobs.py", "jobs_view.py"}, "the others name the type only"
+    assert not any("JobQueue(" in path.read_text("utf-8") for path in APP.rglob("jobs*.py"))
 
 
 def test_another_s_run_is_no_baseline(shared, open_page):

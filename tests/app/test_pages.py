@@ -41,18 +41,6 @@ def test_runs_page_filters_by_domain(filled, open_runs):
     assert "No run passes the filter" in text_of(page)
 
 
-def test_deleted_run_can_be_brought_back(filled, open_runs):
-    page = open_runs()
-    store = access().store
-    store.delete_run("3f9a1c20d4e5b678")
-    page.session_state["deleted"] = ["3f9a1c20d4e5b678"]
-    page.run()
-    assert len(page.dataframe[0].value) == 1
-    page.button(key="undo-delete").click().run()
-    assert len(page.dataframe[0].value) == 2
-    assert "Deleted" not in text_of(page)
-
-
 def test_baseline_in_the_address_is_compared_with_and_can_be_unpinned(filled, open_page):
     page = open_page("runs", baseline="d4e5b678")
     assert not page.exception
@@ -63,13 +51,6 @@ def test_baseline_in_the_address_is_compared_with_and_can_be_unpinned(filled, op
     page.button(key="unpin").click().run()
     assert "against" not in page.dataframe[0].value
     assert "baseline" not in page.query_params
-
-
-def test_settings_that_all_runs_share_are_said_once(filled, open_runs):
-    page = open_runs()
-    assert "model demo" in text_of(page) and "model" not in page.dataframe[0].value
-    page.multiselect(key="domain").select("code").run()
-    assert page.dataframe[0].value["model"].tolist() == ["demo"], "one run alone shows its own"
 
 
 def test_pinned_baseline_leads_what_is_compared(filled, record, open_page):
@@ -92,23 +73,6 @@ def test_deleted_baseline_is_unpinned(filled, open_page):
     assert "against" not in page.dataframe[0].value
 
 
-def test_run_again_hands_the_settings_over(filled, record, went, monkeypatch):
-    from routesparse.app.screens.runs import page as runs
-
-    opened = access()
-    opened.look_into_spool()
-    runs._run_again(opened, record.run.run_id)
-    ((name, query),) = went
-    assert name == "new" and query["from"] == "d4e5b678"
-    assert (query["limit"], query["tau"]) == (record.run.budget, record.run.tau)
-
-
-def test_active_jobs_stand_above_the_runs(filled, queue, open_runs):
-    queue.submit(RunRequest(label="<i>next.txt"), "The harbour master writes a ledger.")
-    html = text_of(open_runs())
-    assert "Active jobs" in html and "&lt;i&gt;next.txt" in html and "No worker is running" in html
-
-
 def test_empty_runs_page_says_what_to_do(home, open_runs):
     page = open_runs()
     assert not page.exception
@@ -120,7 +84,7 @@ def test_rejected_bundle_is_shown_with_its_reason(waiting, record, factory, open
     bad = bundle.write_bundle(factory.rename(record, "bad0bad0"), waiting / "spool")
     (bad / "audit.parquet").unlink()
     page = open_runs()
-    assert page.expander[0].label == "1 rejected bundle"
+    assert page.expander[-1].label == "1 rejected bundle"
     assert any("audit.parquet is missing" in text.value for text in page.text)
     other_tab = open_runs()
     page.button(key="discard-bad0bad0").click().run()
@@ -129,12 +93,12 @@ def test_rejected_bundle_is_shown_with_its_reason(waiting, record, factory, open
     assert not other_tab.exception and "bad0bad0" in text_of(other_tab)
 
 
-def test_dashboard_opens_at_home_with_the_latest_runs(filled, open_dashboard):
+def test_dashboard_opens_at_the_runs(filled, open_dashboard):
     page = open_dashboard()
     assert not page.exception
     html = text_of(page)
     assert "RouteSparse reads a long prompt faster" in html
-    assert "needles-16k.txt" in html and "&lt;b&gt;router&lt;/b&gt;.txt" in html
+    assert "needles-16k.txt" in list(page.dataframe[0].value["prompt"])
 
 
 def test_unreadable_database_is_explained_and_kept(home, open_dashboard):
@@ -310,7 +274,7 @@ def test_page_with_a_defect_says_where_the_log_has_it_and_quotes_nothing(filled,
     def broken():
         raise ValueError("the prompt says heliotrope")
 
-    monkeypatch.setattr("routesparse.app.screens.home.page.render", broken)
+    monkeypatch.setattr("routesparse.app.screens.runs.page.render", broken)
     page = open_dashboard()
     assert not page.exception
     (state,) = [element.proto.body for element in page.get("html") if 'class="rs-state' in element.proto.body]

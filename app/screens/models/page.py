@@ -148,4 +148,4 @@ def _submit(opened: Access, request: Request, content: bytes) -> None:
     except (InputError, StoreError) as error:
         states.field_error(f"{error}. Nothing was queued; what you entered is still here.")
         return
-    navigate.go("job", job=job_id)
+    navigate.go("runs", job=job_id)

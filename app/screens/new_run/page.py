@@ -402,6 +402,6 @@ def _submit(
         states.field_error(f"{error}. Nothing was queued; what you entered is still here.")
         return
     if len(named) > 1:
-        navigate.go("sweep", sweep=sweep_id)
+        navigate.go("compare", sweep=sweep_id)
     else:
-        navigate.go("job", job=job_id)
+        navigate.go("runs", job=job_id)

@@ -9,7 +9,7 @@ import streamlit as st
 
 from routesparse.app.ui import browser_part
 
-_map = browser_part.component(__file__, "map", browser_part.drawing_html("map"), "")
+_map = browser_part.component(__file__, "map")
 
 
 def show(drawing: dict[str, Any], on_pick: Callable[[], None]) -> None:

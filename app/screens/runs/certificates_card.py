@@ -8,10 +8,10 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.screens.runs import trash_card
+from routesparse.app.screens.runs import run_table, trash_card
 from routesparse.app.shell import navigate
 from routesparse.app.shell.access import Access
-from routesparse.app.ui import design, exports, numbers, tables
+from routesparse.app.ui import exports, numbers, tables
 from routesparse.app.ui.plain_text import visible
 from routesparse.engine.export import certificate_words
 from routesparse.engine.store import certificate_queries, queries
@@ -27,16 +27,15 @@ def card(opened: Access) -> None:
         return
     with st.container(border=True, key="card-certificates", gap="xsmall"):
         actions = st.container(horizontal=True, gap="small", vertical_alignment="center")
-        levels = [
-            certificate_words.level(verdict, tolerance)
-            for verdict, tolerance in zip(found["verdict"], found["tolerance"], strict=True)
+        verdicts = list(zip(found["verdict"], found["tolerance"], strict=True))
+        levels = [certificate_words.level(*one) for one in verdicts]
+        said = [
+            f"{SIGNS[level]} {certificate_words.word(*one)}"
+            for level, one in zip(levels, verdicts, strict=True)
         ]
-        colors = [f"color: {design.current_theme().levels[level]}; font-weight: 600" for level in levels]
         st.html(tables.sideways())
         event: Any = st.dataframe(
-            _table(found, [SIGNS[level] for level in levels]).style.apply(
-                lambda column: colors, subset=["verdict"]
-            ),
+            run_table.colored(_table(found, said), levels),
             column_config=_columns(),
             hide_index=True,
             height="auto" if len(found) <= _MOST_WHOLE else 560,
@@ -48,14 +47,14 @@ def card(opened: Access) -> None:
         )
         if event.selection.cells:
             row = found.iloc[event.selection.cells[0][0]]
-            navigate.go("certificate", run=queries.label(row["run_id"]))
+            navigate.go("trust", run=queries.label(row["run_id"]))
         picked = found.iloc[[row for row in event.selection.rows if row < len(found)]]
         with actions:
             st.html('<div class="rs-h">Certificates</div>', width="content")
             if len(picked) == 1 and st.button("Open certificate", key="open-certificate", type="primary"):
-                navigate.go("certificate", run=queries.label(picked.iloc[0]["run_id"]))
+                navigate.go("trust", run=queries.label(picked.iloc[0]["run_id"]))
             if len(picked):
-                trash_card.delete_button(list(picked["run_id"]), "delete-certificates", "they")
+                trash_card.delete_button(opened, list(picked["run_id"]), "delete-certificates")
         exports.chart_foot(
             "certificates",
             f"n = {numbers.several(len(found), 'certificate')} · what an attention did to a prompt, from random rows; "
@@ -66,19 +65,19 @@ def card(opened: Access) -> None:
         )
 
 
-def _table(found: pd.DataFrame, signs: list[str]) -> pd.DataFrame:
+def _table(found: pd.DataFrame, said: list[str]) -> pd.DataFrame:
+    def bounds(name: str, share: bool = False) -> pd.Series:
+        return found[name].map(lambda bound: certificate_words.lower(bound, share), na_action="ignore")
+
     return pd.DataFrame(
         {
             "prompt": found["prompt_name"].map(visible),
             "certifies": found["plan"].fillna(found["function"]).map(visible),
-            "verdict": [
-                f"{sign} {certificate_words.word(verdict, tolerance)}"
-                for sign, verdict, tolerance in zip(signs, found["verdict"], found["tolerance"], strict=True)
-            ],
-            "error": [certificate_words.upper(value) for value in found["mean_error_bound"]],
+            "verdict": said,
+            "error": found["mean_error_bound"].map(certificate_words.upper),
             "worst": found["largest_error"].astype(float),
-            "mass": _known(found["mass_bound"]),
-            "hit": _known(found["hit_rate_bound"], share=True),
+            "mass": bounds("mass_bound"),
+            "hit": bounds("hit_rate_bound", True),
             "tokens": found["tokens"],
             "model": found["model"],
             "device": found["device"].map(numbers.device),
@@ -88,33 +87,22 @@ def _table(found: pd.DataFrame, signs: list[str]) -> pd.DataFrame:
     )
 
 
-def _known(bounds: pd.Series, share: bool = False) -> list[str | None]:
-    return [None if numbers.is_missing(value) else certificate_words.lower(value, share) for value in bounds]
-
-
 def _columns() -> dict[str, Any]:
-    column = st.column_config
+    text, number = st.column_config.TextColumn, st.column_config.NumberColumn
+    error = "Mean relative output error, each row up to 1; a single row may lose more"
+    plan = "The plan, or the attention function where no plan was given"
+    key = "Share of rows whose most attended key the plan reads"
     return {
-        "prompt": column.TextColumn("Prompt", width=100),
-        "certifies": column.TextColumn(
-            "Certifies", width=110, help="The plan, or the attention function where no plan was given"
-        ),
-        "verdict": column.TextColumn("Verdict", width=160),
-        "error": column.TextColumn(
-            "Mean error ≤",
-            width=80,
-            help="Mean relative output error, each row up to 1; a single row may lose more",
-        ),
-        "worst": column.NumberColumn(
-            "Worst row", format="%.2g", width=66, help="The largest error of the rows drawn"
-        ),
-        "mass": column.TextColumn("Mass ≥", width=54, help="Mean retained mass of the plan"),
-        "hit": column.TextColumn(
-            "Largest key ≥", width=82, help="Share of rows whose most attended key the plan reads"
-        ),
-        "tokens": column.NumberColumn("Tokens", format="localized", width=52),
-        "model": column.TextColumn("Model", width=60),
-        "device": column.TextColumn("Device", width=80),
-        "created": column.DatetimeColumn("Created, UTC", format="MM-DD HH:mm", width=84, timezone="UTC"),
-        "run": column.TextColumn("Run", width=70),
+        "prompt": text("Prompt", width=100),
+        "certifies": text("Certifies", width=110, help=plan),
+        "verdict": text("Verdict", width=160),
+        "error": text("Mean error ≤", width=80, help=error),
+        "worst": number("Worst row", format="%.2g", width=66, help="The largest error of the rows drawn"),
+        "mass": text("Mass ≥", width=54, help="Mean retained mass of the plan"),
+        "hit": text("Largest key ≥", width=82, help=key),
+        "tokens": number("Tokens", format="localized", width=52),
+        "model": text("Model", width=60),
+        "device": text("Device", width=80),
+        "created": run_table.columns()["created"],
+        "run": text("Run", width=70),
     }

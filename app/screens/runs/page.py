@@ -1,9 +1,8 @@
-"""Runs: every stored run in one table, to filter, sort, open, delete and export; and what was rejected."""
+"""Runs, the first page: what this is, jobs, every stored run in one table, certificates, the trash, rejected bundles."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
 from typing import Any
@@ -11,47 +10,69 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.screens.runs import certificates_card, filters, label_form, run_table, trash_card
-from routesparse.app.shell import boundary, jobs_view, navigate, new_run_address, no_runs
+from routesparse.app.screens.runs import certificates_card, filters, jobs, label_form, run_table, trash_card
+from routesparse.app.shell import boundary, navigate, new_run_address, no_runs
 from routesparse.app.shell.access import Access, access
 from routesparse.app.ui import exports, numbers, states, tables
 from routesparse.app.ui.plain_text import visible
-from routesparse.engine.errors import InputError, StoreError
+from routesparse.engine.errors import InputError
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import label_queries, queries, spool, verdicts
-from routesparse.engine.verdict import Verdict
 
 _MOST_COMPARED = 6
 _REFRESH_EVERY_S = 8.0  # a look takes .09 s of a core, and an untouched page may take 2 % of one
+_WHAT = (
+    "RouteSparse reads a long prompt faster: it measures which keys each attention head needs on your prompt, and "
+    "leaves out the rest. Every run has a verdict, one colour and one sentence: what speaks against trusting it, if "
+    "anything does."
+)
 
 
 def render() -> None:
     """Draw the page."""
     opened = access()
     boundary.timed(_refresh_when_changed, _REFRESH_EVERY_S)(_seen(opened))
-    st.html('<div class="rs-title">Runs</div>')
+    store = opened.store
+    st.html(f'<div class="rs-title">Runs</div><div class="rs-sub">{_WHAT}</div>')
+    sample = store.made("sample", [], lambda: _sample(queries.runs(store)))
+    with st.container(horizontal=True, gap="small", key="actions-first"):
+        if st.button("Analyse my prompt", type="primary", key="analyse"):
+            navigate.go("new")
+        if sample is not None and st.button("Tour a sample", key="tour"):
+            navigate.go("map", run=queries.short_id(store, sample), tour=1)
     trash_card.bar(opened)
     for waiting in opened.waiting():
         states.field_error(f"A bundle waits, tried again every few seconds: {waiting.reason}")
-    _active_jobs(opened)
-    values = queries.filter_values(opened.store)
-    if not values["model"]:
-        deleted = no_runs.trashed(opened.store)
+    jobs.cards(opened)
+    values = queries.filter_values(store)
+    if values["model"]:
+        _table(opened, filters.row(values))
+    else:
+        deleted = no_runs.trashed(store)
         states.empty(
             f"No runs: {deleted}, below" if deleted else "No runs yet",
             [
-                "Analyse a prompt on the New run page, or a text file on the command line: the run appears here by "
+                "Analyse a prompt with the button above, or a text file on the command line: the run appears here by "
                 "itself, within a few seconds.",
                 "The bundled demo model needs no GPU and no download.",
             ],
             states.ANALYZE,
         )
-        navigate.link("New run", "new")
-    else:
-        _table(opened, filters.row(values))
     certificates_card.card(opened)
     trash_card.card(opened)
     _rejected(opened)
+
+
+def _sample(runs: pd.DataFrame) -> str | None:
+    """The sample to tour: with fallbacks rather than without, audited rather than not; without a sample a run of the
+    user's."""
+    routed = runs[runs["routed"]]
+    if routed.empty:
+        return None
+    eventful = routed["expanded_units"] + routed["dense_fallback_units"] > 0
+    ranked = routed.assign(eventful=eventful, audited=routed["audit_rows"] > 0)
+    ranked = ranked.sort_values(["is_sample", "eventful", "audited"], ascending=False, kind="stable")
+    return str(ranked.iloc[0]["run_id"])
 
 
 def _table(opened: Access, limits: queries.RunFilter) -> None:
@@ -69,13 +90,11 @@ def _table(opened: Access, limits: queries.RunFilter) -> None:
         if runs.empty:
             states.empty("No run passes the filter", ["Clear a field above to see the others again."])
             return
-        table, shared = store.made(
+        table = store.made(
             "runs",
             [list(runs["run_id"]), None if baseline is None else baseline.run_id, grouped],
             lambda: run_table.rows(runs, found, baseline, grouped),
         )
-        if shared:
-            st.html(run_table.shared_html(shared))
         st.html(tables.sideways(", or take others away under Columns"))
         ticked = st.session_state.get("ticked", [])
         order = run_table.order(table, chosen, grouped)
@@ -99,45 +118,42 @@ def _table(opened: Access, limits: queries.RunFilter) -> None:
             _open(opened, runs.iloc[selection.cells[0][0]]["run_id"])
         picked = runs.iloc[[row for row in selection.rows if row < len(runs)]]
         _actions(actions, opened, runs, picked)
+        exported = runs.assign(
+            verdict=[one.level for one in found], verdict_text=[one.sentence for one in found]
+        )
         exports.chart_foot(
             "runs",
             f"n = {numbers.several(len(runs), 'run')} · click a row to open its routing map, tick rows to name, run "
             "again, pin, compare, delete or export them; click a heading to sort · "
             "–: not measured · source: run",
-            _exported(runs, found, picked),
+            exported.loc[picked.index] if len(picked) else exported,
             "runs",
         )
 
 
-def _exported(runs: pd.DataFrame, found: Sequence[Verdict], picked: pd.DataFrame) -> pd.DataFrame:
-    """The rows to download, the ticked ones if any are, each with its verdict."""
-    judged = runs.assign(verdict=[one.level for one in found], verdict_text=[one.sentence for one in found])
-    return judged.loc[picked.index] if len(picked) else judged
-
-
 def _actions(place: Any, opened: Access, runs: pd.DataFrame, picked: pd.DataFrame) -> None:
     with place:
-        count = f"{len(runs):,} run{'s' if len(runs) != 1 else ''}"
-        st.html(
-            f'<div class="rs-sub">{count}{f" · {len(picked)} ticked" if len(picked) else ""}</div>',
-            width="content",
-        )
+        ticked = f" · {len(picked)} ticked" if len(picked) else ""
+        st.html(f'<div class="rs-sub">{numbers.several(len(runs), "run")}{ticked}</div>', width="content")
         if len(picked) == 1:
+            run_id = picked.iloc[0]["run_id"]
             if st.button("Open map", key="open-map", type="primary"):
-                _open(opened, picked.iloc[0]["run_id"])
-            if st.button(
-                "Run again", key="run-again", help="Opens New run with this prompt and these settings"
+                _open(opened, run_id)
+            told = "Opens New run with this prompt and these settings"
+            if st.button("Run again", key="run-again", help=told) and (
+                run := queries.run(opened.store, run_id)
             ):
-                _run_again(opened, picked.iloc[0]["run_id"])
+                source = {"from": queries.short_id(opened.store, run_id)}
+                navigate.go("new", **source, **new_run_address.of_run(run))
             st.button(
                 "Pin as baseline",
                 key="pin",
                 on_click=_pin,
-                args=(opened, picked.iloc[0]["run_id"]),
+                args=(opened, run_id),
                 help="Compare then starts from this run, and the prefill times of its prompt’s other runs are held "
                 "against its own. It stays pinned until you pin another one or unpin it",
             )
-            label_form.draw(opened, picked.iloc[0]["run_id"])
+            label_form.draw(opened, run_id)
         compared = _compared(opened, _in_order_of_ticking(list(picked["run_id"])))
         if 2 <= len(compared) <= _MOST_COMPARED and st.button(
             "Compare", key="compare-runs", help="Against the pinned baseline, else against the first ticked"
@@ -147,14 +163,11 @@ def _actions(place: Any, opened: Access, runs: pd.DataFrame, picked: pd.DataFram
         if len(compared) > _MOST_COMPARED:
             st.html(f'<div class="rs-sub">At most {_MOST_COMPARED} can be compared</div>', width="content")
         if len(picked):
-            trash_card.delete_button(list(picked["run_id"]), "delete-runs", "the runs")
+            trash_card.delete_button(opened, list(picked["run_id"]), "delete-runs")
 
 
 def _open(opened: Access, run_id: str) -> None:
-    st.session_state["run"] = run_id
-    st.switch_page(
-        st.session_state["pages"]["map"], query_params={"run": queries.short_id(opened.store, run_id)}
-    )
+    navigate.go("map", run=queries.short_id(opened.store, run_id))
 
 
 def _compared(opened: Access, ticked: list[str]) -> list[str]:
@@ -163,14 +176,6 @@ def _compared(opened: Access, ticked: list[str]) -> list[str]:
     if not ticked or baseline is None:
         return ticked
     return [baseline.run_id, *(run_id for run_id in ticked if run_id != baseline.run_id)]
-
-
-def _run_again(opened: Access, run_id: str) -> None:
-    """New run reads its settings from the address."""
-    run = queries.run(opened.store, run_id)
-    if run is None:
-        return
-    navigate.go("new", **{"from": queries.short_id(opened.store, run_id)}, **new_run_address.of_run(run))
 
 
 def _in_order_of_ticking(ticked: list[str]) -> list[str]:
@@ -225,25 +230,12 @@ def _discard(name: str) -> None:
     trash_card.each([name], spool.discard_rejection)
 
 
-def _active_jobs(opened: Access) -> None:
-    """Jobs that wait or run, above the runs that they will become; a broken queue leaves the runs readable."""
-    try:
-        jobs = opened.queue.jobs(("queued", "running"), 6)
-        if jobs:
-            with st.container(border=True, key="card-active-jobs", gap="xsmall"):
-                st.html('<div class="rs-h">Active jobs</div>')
-                jobs_view.worker_note(opened.queue)
-                jobs_view.table(opened, jobs)
-    except StoreError as error:
-        states.field_error(f"{error}. Stored runs are not affected.")
-
-
 def _rejected(opened: Access) -> None:
     rejected = opened.rejections()
     problems = [*rejected, *opened.sample_problems]
     if not problems:
         return
-    title = f"{len(problems)} rejected bundle{'s' if len(problems) != 1 else ''}"
+    title = numbers.several(len(problems), "rejected bundle")
     with st.expander(title, icon=":material/error_outline:", expanded=not queries.runs(opened.store).size):
         st.html(
             '<div class="rs-note">These bundles were not stored; they are in the spool\'s rejected folder. Copy '

@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from html import escape
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.shell import outcome, setting_words
+from routesparse.app.shell import setting_words, verdict_bar
 from routesparse.app.ui import design, numbers
-from routesparse.app.ui.colored import colored
 from routesparse.app.ui.glossary import TERMS
 from routesparse.app.ui.plain_text import visible
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries
 from routesparse.engine.verdict import Verdict
-
-# Columns of settings; one that is the same in all runs is said once above the table.
-_SETTINGS = {
-    "domain": "domain",
-    "model": "model",
-    "device": "device",
-    "policy": "policy",
-    "limit": "Tℓ",
-    "tau": "τ",
-    "calibration": "calibration",
-}
-
 
 # What is shown at first and fits 1280 pixels; the address may name other columns.
 SHOWN = (
@@ -45,104 +31,101 @@ SHOWN = (
     "prefill",
     "speedup",
 )
-# Column -> its heading, in the table's order.
-LABELS = {
-    "prompt": "Prompt",
-    "verdict": outcome.LABELS["verdict"],
-    "differs": "Differs by",
-    "tags": "Tags",
-    "settings": "Settings",
-    "quality": "Quality",
-    "calibration": "Calibration",
-    "domain": "Domain",
-    "tokens": "Tokens",
-    "model": "Model",
-    "device": "Device",
-    "policy": "Policy",
-    "limit": "Tℓ",
-    "tau": "τ",
-    "density": "Kept",
-    "next_token": "Next token",
-    "kl": "KL, nats",
-    "same_tokens": "Same tokens",
-    "first_difference": "Differs at",
-    "error": outcome.LABELS["error"],
-    "worst_head": "Worst head",
-    "worst_row": "Worst row",
-    "certified": outcome.LABELS["certified"],
-    "fallback": "Fallback",
-    "uncertified": "Uncertified",
-    "uncertified_layers": "Layers unc.",
-    "coverage": "Coverage",
-    "prefill": "Prefill, ms",
-    "dense": "Dense, ms",
-    "speedup": "Speedup",
-    "against": "vs pinned, ms",
-    "notes": "Notes",
-    "created": "Created, UTC",
-    "run": "Run",
+_MOST_WHOLE = 100  # rows of a table that is sent with the columns that are hidden, and in colours
+_ONCE = "Each was measured once: how far it varies from run to run is unknown"
+_ERROR = "Output error relative to dense, over the audited rows: "
+# Column -> heading, pixels, the format of its numbers ("": words), and what a hover says; in the table's order.
+_COLUMNS: dict[str, tuple[str, int, str, str | None]] = {
+    "prompt": ("Prompt", 118, "", "Your name for the run, else the prompt's; ⚑: pinned"),
+    "verdict": ("Verdict", 150, "", TERMS["verdict"]),
+    "differs": ("Differs by", 110, "", "The settings that tell the listed runs of one prompt apart"),
+    "tags": ("Tags", 70, "", None),
+    "settings": ("Settings", 130, "", "Policy, price, quality target, what a certificate must reach, audit"),
+    "quality": ("Quality", 84, "", "The quality target that set the price; –: chosen by hand"),
+    "calibration": ("Calibration", 62, "", TERMS["calibration"]),
+    "domain": ("Domain", 54, "", None),
+    "tokens": ("Tokens", 54, "localized", None),
+    "model": ("Model", 46, "", None),
+    "device": ("Device", 62, "", None),
+    "policy": ("Policy", 63, "", "With its price, where the policy has one"),
+    "limit": ("Tℓ", 44, "", TERMS["time_limit"]),
+    "tau": ("τ", 60, "", TERMS["tau"]),
+    "density": ("Kept", 52, "%.1f %%", TERMS["kept"]),
+    "next_token": ("Next token", 66, "", TERMS["answer"]),
+    "kl": ("KL, nats", 58, "%.2g", TERMS["answer"]),
+    "same_tokens": ("Same tokens", 76, "%d", f"Leading tokens equal to dense's. {TERMS['continuation']}"),
+    "first_difference": ("Differs at", 70, "", "The first continued token that differs from dense's, from 1"),
+    "error": ("Error", 54, "%.2g", f"{_ERROR}mean over heads"),
+    "worst_head": ("Worst head", 64, "%.2g", f"{_ERROR}the worst head's mean"),
+    "worst_row": ("Worst row", 60, "%.2g", f"{_ERROR}the worst row"),
+    "certified": (
+        "Certified",
+        58,
+        "%.1f %%",
+        "Sparse units whose own certificate reaches its τ, rounded down",
+    ),
+    "fallback": ("Fallback", 56, "%.1f %%", "Units that became dense by fallback"),
+    "uncertified": ("Uncertified", 72, "%d", TERMS["uncertified"]),
+    "uncertified_layers": ("Layers unc.", 72, "", TERMS["uncertified_layers"]),
+    "coverage": ("Coverage", 62, "%.1f %%", f"{TERMS['coverage']} One prompt has no interval"),
+    "prefill": ("Prefill, ms", 62, "localized", "Whole prefill, first token included; measured once"),
+    "dense": ("Dense, ms", 66, "localized", "The same prefill with dense attention; measured once"),
+    "speedup": ("Speedup", 58, "%.2f×", f"Dense prefill over this one of the same prompt. {_ONCE}"),
+    "against": ("vs pinned, ms", 74, "%+,d", f"Prefill minus the pinned run's; –: another prompt. {_ONCE}"),
+    "notes": ("Notes", 140, "", None),
+    "created": ("Created, UTC", 77, "", None),
+    "run": ("Run", 68, "", None),
 }
-_MOST_WHOLE = 100  # rows of a table that is sent with the columns that are hidden
-_MOST_STYLED = 5_000  # rows: more than that pandas does not style
+LABELS = {name: row[0] for name, row in _COLUMNS.items()}
 
 
 def rows(
     runs: pd.DataFrame, found: Sequence[Verdict], baseline: RunRow | None, grouped: bool = False
-) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The table's columns, and the settings that all runs share, by their names; found: a verdict a run.
+) -> pd.DataFrame:
+    """The table's columns; NaN is not measured. found: a verdict a run.
 
     With a baseline, the prefill times of the other runs of its prompt are held against its own; of runs of one prompt
     that stand together (grouped) a column says how they differ.
     """
-    records = runs[list(setting_words.NAMES)].to_dict("records")
-    words = [setting_words.parts(row) for row in records]
-    outcomes = outcome.columns(runs, found)
+    records = runs.to_dict("records")
+    # Of lost decisions nobody knows whether they were certified.
+    sparse = runs["sparse_units"].where((runs["sparse_units"] > 0) & (runs["stored_units"] >= runs["units"]))
+
+    def words(name: str, form: str, other: Any) -> pd.Series:
+        return runs[name].map(form.format, na_action="ignore").astype(object).fillna(other)
+
     table = pd.DataFrame(
         {
             "prompt": _names(runs, grouped),
-            "differs": _differs(runs, words),
-            "verdict": outcomes["verdict"],
+            "differs": _differs(runs, [setting_words.parts(row) for row in records]),
+            "verdict": [verdict_bar.cell(one) for one in found],
             "tags": runs["tags"],
             "notes": runs["notes"],
-            "settings": [
-                setting_words.in_one_line(told, row["budget"], row["probe_mode"])
-                for told, row in zip(words, records, strict=True)
-            ],
+            "settings": [setting_words.of_run(row) for row in records],
             "quality": runs["tuned_price"],
             "domain": runs["domain"].fillna("–"),
             "tokens": runs["tokens"],
             "model": runs["model"],
             "device": runs["device"].map(numbers.device),
-            "policy": [
-                policy if numbers.is_missing(price) else f"{policy} {price:g}"
-                for policy, price in zip(runs["policy"], runs["price"], strict=True)
-            ],
+            "policy": runs["policy"] + words("price", " {:g}", ""),
             "limit": runs["budget"].map(numbers.short_limit, na_action="ignore").fillna("none"),
             # A priced run's own for heads is a floor far below the others': the layer's is what counts.
-            "tau": [
-                numbers.threshold(head) if numbers.is_missing(layer) else f"{numbers.threshold(layer)} layer"
-                for head, layer in zip(runs["tau"], runs["tau_layer"], strict=True)
-            ],
+            "tau": words("tau_layer", "{:.4g} layer", runs["tau"].map(numbers.threshold)),
             "calibration": runs["calibration"].fillna("none"),
             "density": runs["density"] * 100,
-            "next_token": [
-                None if numbers.is_missing(agreed) else "as dense" if agreed == 1 else "differs"
-                for agreed in runs["top1_agreement"]
-            ],
+            "next_token": runs["top1_agreement"].map(
+                lambda agreed: "as dense" if agreed == 1 else "differs", na_action="ignore"
+            ),
             "kl": runs["kl_nats"].astype(float),
             "same_tokens": runs["same_tokens"].astype(float),
-            "first_difference": [
-                None
-                if numbers.is_missing(same)
-                else "none"
-                if numbers.is_missing(first)
-                else f"token {first:.0f}"
-                for same, first in zip(runs["same_tokens"], runs["first_difference"], strict=True)
-            ],
-            "error": outcomes["error"],
+            "first_difference": words("first_difference", "token {:.0f}", "none").where(
+                runs["same_tokens"].notna(), None
+            ),
+            "error": runs["mean_error"].astype(float),
             "worst_head": runs["worst_unit_error"].astype(float),
             "worst_row": runs["max_error"].astype(float),
-            "certified": outcomes["certified"],
+            # Rounded down: 100 % must mean all of them.
+            "certified": np.floor(1000 * (1 - runs["uncertified_units"] / sparse)) / 10,
             "fallback": runs["fallback_share"] * 100,
             "uncertified": runs["uncertified_units"],
             "uncertified_layers": [
@@ -157,15 +140,11 @@ def rows(
             "run": runs["run_id"].map(queries.label),
         }
     )
-    for name in ("tags", "notes", "quality"):
-        if table[name].isna().all():
-            table = table.drop(columns=name)
     if baseline is not None:
         # Another prompt takes another time with the same settings, too.
         same = runs["prompt_sha256"] == baseline.prompt_sha256
         table["against"] = (runs["total_ms"] - baseline.total_ms).where(same).round()
-    shared = [name for name in _SETTINGS if len(table) > 1 and table[name].nunique() == 1]
-    return table.drop(columns=shared), {_SETTINGS[name]: table[name].iloc[0] for name in shared}
+    return table.drop(columns=[name for name in ("tags", "notes", "quality") if table[name].isna().all()])
 
 
 def order(table: pd.DataFrame, chosen: Sequence[str], grouped: bool) -> list[str]:
@@ -176,31 +155,41 @@ def order(table: pd.DataFrame, chosen: Sequence[str], grouped: bool) -> list[str
 
 
 def sent(table: pd.DataFrame, chosen: Sequence[str], found: Sequence[Verdict]) -> Any:
-    """What goes to the browser: of a long list the chosen columns alone and each text once; verdicts in their colour.
-
-    The table's own menu can show the hidden columns of a short list; the page's menu Columns those of any.
-    """
-    if len(table) <= _MOST_WHOLE:
-        return _colored(table, found)
-    table = table[list(chosen)]
-    texts = table.select_dtypes(["object", "string"]).columns
-    table = table.astype(dict.fromkeys(texts, "category"))
-    return _colored(table, found) if "verdict" in table and len(table) <= _MOST_STYLED else table
+    """What goes to the browser: a short list with its hidden columns, which the table's own menu can show, and verdicts
+    in their colour, whose sign they also carry; of a long one the chosen columns alone and each text once."""
+    if len(table) > _MOST_WHOLE:
+        table = table[list(chosen)]
+        texts = table.select_dtypes(["object", "string"]).columns
+        return table.astype(dict.fromkeys(texts, "category"))
+    return colored(table, [one.level for one in found])
 
 
-def _colored(table: pd.DataFrame, found: Sequence[Verdict]) -> Any:
-    colors = design.current_theme().levels
-    styles = [[("color", colors[one.level]), ("font-weight", "600")] for one in found]
-    return colored(table, "verdict", styles)
+def colored(table: pd.DataFrame, levels: Sequence[Any]) -> Any:
+    """The table with its column of verdicts in the colours of their levels."""
+    colors = [f"color: {design.current_theme().levels[level]}; font-weight: 600" for level in levels]
+    return table.style.apply(lambda column: colors, subset=["verdict"])
 
 
-def _names(runs: pd.DataFrame, grouped: bool) -> list[str]:
+def columns() -> dict[str, Any]:
+    """Streamlit's column settings by column name; those of SHOWN together fit 1280 pixels."""
+    kinds, made = st.column_config, {}
+    for name, (label, width, form, told) in _COLUMNS.items():
+        if name == "created":
+            made[name] = kinds.DatetimeColumn(label, format="MM-DD HH:mm", width=width, timezone="UTC")
+        elif form:
+            made[name] = kinds.NumberColumn(label, format=form, width=width, help=told)
+        else:
+            made[name] = kinds.TextColumn(label, width=width, help=told)
+    return made
+
+
+def _names(runs: pd.DataFrame, grouped: bool) -> pd.Series:
     """What a run is called: by its owner, else by its prompt; within a group a mark for those after the first."""
     names = runs["name"].fillna(runs["prompt_name"]).map(visible)
     names = names.where(~runs["is_sample"], names + "  · sample")
     later = runs["prompt_sha256"].eq(runs["prompt_sha256"].shift()) & grouped
     pins = runs["pinned"].map({True: "⚑ ", False: ""})
-    return list(later.map({True: "└ ", False: ""}) + pins + names)
+    return later.map({True: "└ ", False: ""}) + pins + names
 
 
 def _differs(runs: pd.DataFrame, words: list[dict[str, str]]) -> list[str]:
@@ -210,87 +199,3 @@ def _differs(runs: pd.DataFrame, words: list[dict[str, str]]) -> list[str]:
         for place, text in zip(places, setting_words.differing([words[p] for p in places]), strict=True):
             told[place] = text if text or len(places) == 1 else "the same settings"
     return told
-
-
-def shared_html(shared: dict[str, Any]) -> str:
-    """The settings that all listed runs have in common, in one line."""
-    facts = [
-        f"{name} {value:.2f}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in shared.items()
-    ]
-    return f'<div class="rs-note">The same for all: {escape(" · ".join(facts))}</div>'
-
-
-def columns() -> dict[str, Any]:
-    """Streamlit's column settings by column name; those of SHOWN together fit 1280 pixels."""
-    column = st.column_config
-    error = "Output error relative to dense, over the audited rows: "
-    made: dict[str, tuple[Any, int, str | None]] = {
-        "prompt": (column.TextColumn, 118, "Your name for the run, else the prompt's; ⚑: pinned"),
-        "differs": (column.TextColumn, 110, "The settings that tell the listed runs of one prompt apart"),
-        "verdict": (column.TextColumn, 150, outcome.HELP["verdict"]),
-        "tags": (column.TextColumn, 70, None),
-        "settings": (
-            column.TextColumn,
-            130,
-            "Policy with its price, the quality target that set the price, what a certificate must reach, audit depth",
-        ),
-        "quality": (column.TextColumn, 84, "The quality target that set the price; –: chosen by hand"),
-        "calibration": (column.TextColumn, 62, TERMS["calibration"]),
-        "domain": (column.TextColumn, 54, None),
-        "tokens": (_number("localized"), 54, None),
-        "model": (column.TextColumn, 46, None),
-        "device": (column.TextColumn, 62, None),
-        "policy": (column.TextColumn, 63, "With its price, where the policy has one"),
-        "limit": (column.TextColumn, 44, TERMS["time_limit"]),
-        "tau": (column.TextColumn, 60, TERMS["tau"]),
-        "density": (_number("%.1f %%"), 52, TERMS["kept"]),
-        "next_token": (column.TextColumn, 66, TERMS["answer"]),
-        "kl": (_number("%.2g"), 58, TERMS["answer"]),
-        "same_tokens": (_number("%d"), 76, f"Leading tokens equal to dense's. {TERMS['continuation']}"),
-        "first_difference": (
-            column.TextColumn,
-            70,
-            "The first continued token that differs from dense's, counted from 1",
-        ),
-        "error": (_number(outcome.FORMATS["error"]), 54, outcome.HELP["error"]),
-        "worst_head": (_number("%.2g"), 64, f"{error}the worst head's mean"),
-        "worst_row": (_number("%.2g"), 60, f"{error}the worst row"),
-        "certified": (_number(outcome.FORMATS["certified"]), 58, outcome.HELP["certified"]),
-        "fallback": (_number("%.1f %%"), 56, "Units that became dense by fallback"),
-        "uncertified": (_number(), 72, TERMS["uncertified"]),
-        "uncertified_layers": (column.TextColumn, 72, TERMS["uncertified_layers"]),
-        "coverage": (
-            _number("%.1f %%"),
-            62,
-            "Share of this prompt's audited sparse units whose retained mass is at least the certified one. One "
-            "prompt has no interval; the Audit page has one over prompts",
-        ),
-        "prefill": (_number("localized"), 62, "Whole prefill, first token included; measured once"),
-        "dense": (_number("localized"), 66, "The same prefill with dense attention; measured once"),
-        "speedup": (
-            _number("%.2f×"),
-            58,
-            "Dense prefill over this one of the same prompt. Each was measured once, so how far the ratio varies from "
-            "run to run is unknown",
-        ),
-        "against": (
-            _number("%+,d"),
-            74,
-            "Prefill minus the pinned run's: below 0 it was faster; –: another prompt. Each was measured once: how far "
-            "it varies from run to run is unknown",
-        ),
-        "notes": (column.TextColumn, 140, None),
-        "run": (column.TextColumn, 68, None),
-    }
-    made_columns = {
-        name: make(LABELS[name], width=width, help=told) for name, (make, width, told) in made.items()
-    }
-    made_columns["created"] = column.DatetimeColumn(
-        LABELS["created"], format="MM-DD HH:mm", width=77, timezone="UTC"
-    )
-    return made_columns
-
-
-def _number(form: str | None = None) -> Any:
-    return partial(st.column_config.NumberColumn, format=form)

@@ -1,9 +1,8 @@
-"""Deleting runs: it asks first, can be undone at once, and from the trash after a reload."""
+"""Deleted runs: brought back at once by Undo, or from the trash after a reload; only emptying it asks first."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from html import escape
 
 import streamlit as st
@@ -18,41 +17,25 @@ from routesparse.engine.store.trash import KEPT_DAYS
 _MOST_LISTED = 50
 
 
-def delete_button(run_ids: list[str], key: str, what: str) -> None:
-    """It asks first: the question stands above the table until it is answered. what: the ticked ones, in words."""
-    st.button(
-        "Delete",
-        key=key,
-        on_click=_ask,
-        args=(run_ids,),
-        help=f"Asks first; {what} can be restored from the trash",
-    )
-
-
-def _ask(run_ids: list[str]) -> None:
-    st.session_state["to-delete"] = run_ids
+def delete_button(opened: Access, run_ids: list[str], key: str) -> None:
+    """Moves the ticked ones to the trash."""
+    told = f"Moves them to the trash, where they can be restored for {KEPT_DAYS} days"
+    st.button("Delete", key=key, on_click=_delete, args=(opened, run_ids), help=told)
 
 
 def bar(opened: Access) -> None:
-    """What went wrong, the question before a deletion, and after it the way back."""
+    """What went wrong, and after a deletion the way back."""
     for line in st.session_state.pop("problems", []):
         states.field_error(line)
-    asked = st.session_state.get("to-delete")
     deleted = st.session_state.get("deleted")
-    if asked:
-        _line(
-            f"Move {_what(asked)} to the trash? {_be(asked).capitalize()} kept there for {KEPT_DAYS} days "
-            "and can be restored.",
-            ("Move to the trash", "confirm-delete", _delete),
-            ("Keep", "keep", _keep),
-            opened=opened,
-        )
-    elif deleted:
-        _line(
-            f"Deleted {_what(deleted)}; {_be(deleted)} in the trash below for {KEPT_DAYS} days.",
-            ("Undo", "undo-delete", _undo),
-            opened=opened,
-        )
+    if deleted:
+        what = f"run {queries.label(deleted[0])}" if len(deleted) == 1 else f"{len(deleted)} runs"
+        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+            st.html(
+                f'<div class="rs-sub" role="status">Moved {what} to the trash below, for {KEPT_DAYS} days.</div>',
+                width="content",
+            )
+            st.button("Undo", key="undo-delete", on_click=_restore, args=(opened, deleted))
 
 
 def card(opened: Access) -> None:
@@ -66,9 +49,8 @@ def card(opened: Access) -> None:
             "names, notes and tags.</div>"
         )
         for row in rows.head(_MOST_LISTED).itertuples():
-            with st.container(
-                horizontal=True, vertical_alignment="center", gap="small", key=f"quiet-{row.run_id}"
-            ):
+            key = f"quiet-{row.run_id}"
+            with st.container(horizontal=True, vertical_alignment="center", gap="small", key=key):
                 st.html(
                     f"<div><b><bdi>{escape(visible(str(row.prompt_name)))}</bdi></b> "
                     f'<span class="rs-note">· {row.tokens:,} tokens · run {escape(queries.label(str(row.run_id)))} · '
@@ -79,15 +61,12 @@ def card(opened: Access) -> None:
                 )
         if len(rows) > _MOST_LISTED:
             st.html(f'<div class="rs-note">And {len(rows) - _MOST_LISTED:,} more, deleted earlier.</div>')
-        if st.session_state.get("to-empty"):
-            _line(
-                f"Delete {numbers.several(len(rows), 'run')} for good? That can’t be undone.",
-                ("Delete for good", "confirm-empty", partial(_empty, run_ids=list(rows["run_id"]))),
-                ("Keep", "keep-trash", _keep),
-                opened=opened,
+        with st.popover("Empty the trash", key="empty-trash"):
+            st.html(f"<div>Delete {numbers.several(len(rows), 'run')} for good? That can’t be undone.</div>")
+            # Exactly the runs that the question counts: what another tab deletes meanwhile can be restored.
+            st.button(
+                "Delete for good", key="confirm-empty", on_click=_empty, args=(opened, list(rows["run_id"]))
             )
-        else:
-            st.button("Empty the trash", key="empty-trash", on_click=_ask_to_empty)
 
 
 def each(names: list[str], action: Callable[[str], None]) -> list[str]:
@@ -103,32 +82,8 @@ def each(names: list[str], action: Callable[[str], None]) -> list[str]:
     return done
 
 
-def _line(text: str, *buttons: tuple[str, str, Callable[[Access], None]], opened: Access) -> None:
-    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.html(f'<div class="rs-sub" role="status">{escape(text)}</div>', width="content")
-        for label, key, action in buttons:
-            st.button(label, key=key, on_click=action, args=(opened,))
-
-
-def _what(run_ids: list[str]) -> str:
-    return f"run {queries.label(run_ids[0])}" if len(run_ids) == 1 else f"{len(run_ids)} runs"
-
-
-def _be(run_ids: list[str]) -> str:
-    return "it is" if len(run_ids) == 1 else "they are"
-
-
-def _keep(_: Access) -> None:
-    st.session_state.pop("to-delete", None)
-    st.session_state.pop("to-empty", None)
-
-
-def _delete(opened: Access) -> None:
-    st.session_state["deleted"] = each(st.session_state.pop("to-delete", []), opened.store.delete_run)
-
-
-def _undo(opened: Access) -> None:
-    _restore(opened, st.session_state.pop("deleted", []))
+def _delete(opened: Access, run_ids: list[str]) -> None:
+    st.session_state["deleted"] = each(run_ids, opened.store.delete_run)
 
 
 def _restore(opened: Access, run_ids: list[str]) -> None:
@@ -136,13 +91,7 @@ def _restore(opened: Access, run_ids: list[str]) -> None:
     each(run_ids, opened.store.restore_run)
 
 
-def _ask_to_empty() -> None:
-    st.session_state["to-empty"] = True
-
-
 def _empty(opened: Access, run_ids: list[str]) -> None:
-    """Exactly the runs that the question counted: what another tab has deleted since can be restored."""
-    _keep(opened)
     st.session_state.pop("deleted", None)
     try:
         opened.store.empty_trash(run_ids)

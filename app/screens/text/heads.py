@@ -10,9 +10,7 @@ import streamlit as st
 
 from routesparse.app.ui import browser_part, design
 
-_heads = browser_part.component(
-    __file__, "heads", browser_part.drawing_html("heads"), ".rs-heads { cursor: pointer; }"
-)
+_heads = browser_part.component(__file__, "heads")
 
 
 def show(

@@ -28,26 +28,7 @@ _HTML = (
     '</div></div><div class="side"><canvas width="16" aria-hidden="true"></canvas><div class="here"></div></div>'
     '<div class="tip rs-tip" hidden></div></div>'
 )
-_CSS = """
-.rs-lens { position: relative; display: flex; gap: 4px; }
-.rs-lens .view { flex: 1; height: 532px; overflow: auto; border: 1px solid var(--rs-line); border-radius: 6px; }
-.rs-lens .view:focus-visible { outline: 2px solid var(--rs-accent); }
-.rs-lens .space { position: relative; min-width: 100%; width: max-content; }
-.rs-lens .lines { position: absolute; top: 0; left: 0; font-family: "Source Code Pro", ui-monospace, monospace; }
-.rs-lens .line { height: var(--line); line-height: var(--line); white-space: pre; overflow: hidden; display: flex; }
-.rs-lens .number { flex: none; width: 58px; padding-right: 9px; text-align: right; color: var(--rs-mute);
-  font-size: 10.5px; user-select: none; }
-.rs-lens .piece { unicode-bidi: isolate; cursor: pointer; height: var(--line); }
-.rs-lens .dropped { text-decoration: underline dotted 1px var(--rs-mute); text-underline-offset: 3px; }
-.rs-lens .lost { box-shadow: inset 0 -3px 0 var(--rs-warn); }
-.rs-lens .picked { box-shadow: inset 0 1.5px 0 var(--rs-ink), inset 0 -1.5px 0 var(--rs-ink); }
-.rs-lens .found { outline: 2px solid var(--rs-accent); outline-offset: -2px; font-weight: 650; border-radius: 2px; }
-.rs-lens .row { outline: 2px solid var(--rs-ink); outline-offset: -2px; font-weight: 700; }
-.rs-lens .side { position: relative; width: 16px; cursor: pointer; }
-.rs-lens .here { position: absolute; left: 0; width: 16px; border: 1.5px solid var(--rs-ink); border-radius: 2px;
-  pointer-events: none; box-sizing: border-box; }
-"""
-_lens = browser_part.component(__file__, "lens", _HTML, _CSS)
+_lens = browser_part.component(__file__, "lens", _HTML)
 
 
 @dataclass(frozen=True)

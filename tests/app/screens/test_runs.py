@@ -13,11 +13,10 @@ from streamlit.testing.v1 import AppTest
 
 from routesparse.app.screens.runs import page as runs_page
 from routesparse.app.screens.runs import run_table
-from routesparse.app.shell import identity, setting_words
+from routesparse.app.shell import identity
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design
 from routesparse.engine.errors import StoreError
-from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.store import bundle, label_queries, queries, spool, verdicts
 from routesparse.engine.store.labels import Label
 from routesparse.engine.store.owner_view import OwnerView
@@ -71,7 +70,7 @@ def test_a_name_tags_and_notes_are_kept_and_listed_as_text(form, open_page):
     access().store.set_label(RUN, replace(label, tags=("good", "prose")))
     page = open_page("runs", tag="good")
     assert listed(page) == [RUN[-8:]] and list(page.dataframe[0].value["tags"]) == ["good, prose"]
-    html = text_of(open_page("head", run=RUN))
+    html = text_of(open_page("text", run=RUN))
     assert "&lt;b&gt;best&lt;/b&gt;" in html and "<b>best" not in html
 
 
@@ -98,24 +97,6 @@ def test_what_cannot_be_kept_is_refused_and_stays_typed(form):
     assert "at most 120 characters" in text_of(form) and "what you typed is still here" in text_of(form)
     assert form.text_input(key=f"name-{RUN}").value == "x" * 130
     assert label_queries.label(access().store, RUN) == Label()
-
-
-def test_a_form_leaves_the_pin(form):
-    access().store.set_label(RUN, Label(pinned=True))
-    form.text_input(key=f"name-{RUN}").input("pinned one")
-    form.button[0].click().run()
-    assert label_queries.label(access().store, RUN) == Label("pinned one", pinned=True)
-
-
-def test_the_pin_survives_without_the_address(three, open_page):
-    open_page("runs")
-    access().store.set_label(RUN, Label(pinned=True))
-    page = open_page("runs")
-    assert "Baseline: <b><bdi>needles-16k.txt</bdi></b>" in text_of(page)
-    against = dict(zip(listed(page), page.dataframe[0].value["against"], strict=True))
-    assert against[RUN[-8:]] == against[AGAIN[-8:]] == 0 and against[CODE[-8:]] != against[CODE[-8:]]
-    page.button(key="unpin").click().run()
-    assert "Baseline" not in text_of(page) and label_queries.pinned(access().store) is None
 
 
 def test_unpinning_drops_the_baseline_in_force_alone(three, open_page):
@@ -171,11 +152,6 @@ def test_runs_are_found_by_verdict_and_reason(three, open_page, query, found):
     assert listed(page) == [run_id[-8:] for run_id in found]
 
 
-def test_a_reason_that_no_run_has_says_what_to_do(three, open_page):
-    page = open_page("runs", reason="drift alarm")
-    assert "No run passes the filter" in text_of(page) and "Clear a field above" in text_of(page)
-
-
 def test_columns_come_from_the_address_and_numbers_keep_their_digits(three, open_page):
     page = open_page("runs")
     table = page.dataframe[0].value
@@ -188,85 +164,6 @@ def test_columns_come_from_the_address_and_numbers_keep_their_digits(three, open
     assert page.multiselect(key="columns-choice").value == ["kl"]
     page.multiselect(key="columns-choice").select("error").run()
     assert page.query_params["columns"] == "kl,error" and not page.exception
-
-
-def test_a_quality_target_has_a_column_where_any_run_names_one(waiting, record, factory, open_page):
-    again = factory.rename(record, "77771c20aaaa5679")
-    run = replace(again.run, policy="priced", price=2.8, tau_layer=0.3, tuned_price="prose-kl")
-    bundle.write_bundle(replace(again, run=run), waiting / "spool")
-    shown = open_page("runs").dataframe[0].value
-    assert set(shown["quality"].dropna()) == {"prose-kl"}
-    assert "quality" in run_table.order(shown, run_table.SHOWN, grouped=False)
-    stored = queries.runs(access().store)
-    stored = stored[stored["tuned_price"].isna()].reset_index(drop=True)
-    by_hand, _ = run_table.rows(stored, verdicts.of_rows(stored), None)
-    assert "quality" not in by_hand
-
-
-def test_a_long_list_sends_what_is_shown_alone(three, open_page):
-    open_page("runs")
-    runs = queries.runs(access().store)
-    many = runs.iloc[[0, 1, 2] * 400].reset_index(drop=True)
-    found = verdicts.of_rows(many)
-    table, _ = run_table.rows(many, found, None)
-    chosen = run_table.order(table, run_table.SHOWN, False)
-    sent = run_table.sent(table, chosen, found)
-    assert list(sent.data.columns) == chosen and list(sent.data["prompt"]) == list(table["prompt"])
-    assert len(convert_pandas_df_to_arrow_bytes(sent.data)) < 100_000, "1,200 rows, each text once"
-    told = ArrowData()
-    marshall_styler(told, sent, "table")
-    levels = {one.level for one in found}
-    assert all(design.current_theme().levels[level] in told.styler.styles for level in levels)
-    without = run_table.sent(table, ["prompt", "kl"], found)
-    assert list(without.columns) == ["prompt", "kl"]
-
-
-def test_a_certified_share_of_a_hundred_means_all(three, open_page):
-    open_page("runs")
-    runs = queries.runs(access().store).assign(sparse_units=2_000, uncertified_units=[0, 1, 0])
-    table, _ = run_table.rows(runs, verdicts.of_rows(runs), None)
-    assert table["certified"].tolist() == [100, 99.9, 100]
-
-
-def test_deleting_asks_and_the_trash_brings_back_after_a_reload(three, open_page):
-    page = open_page("runs")
-    page.session_state["to-delete"] = [RUN]
-    page.run()
-    assert "Move run d4e5b678 to the trash? It is kept there for 7 days" in text_of(page)
-    page.button(key="keep").click().run()
-    assert RUN[-8:] in listed(page)
-    page.session_state["to-delete"] = [RUN]
-    page.run()
-    page.button(key="confirm-delete").click().run()
-    assert RUN[-8:] not in listed(page)
-    reloaded = open_page("runs")
-    assert [e.label for e in reloaded.expander] == ["Trash: 1 run"]
-    reloaded.button(key=f"restore-{RUN}").click().run()
-    assert RUN[-8:] in listed(reloaded) and not reloaded.expander
-
-
-def test_emptying_the_trash_asks_and_is_final(three, open_page):
-    page = open_page("runs")
-    access().store.delete_run(RUN)
-    page.run()
-    page.button(key="empty-trash").click().run()
-    assert "Delete 1 run for good? That can’t be undone." in text_of(page)
-    page.button(key="confirm-empty").click().run()
-    assert not page.expander and not list(access()._store.trash.iterdir())
-    assert AGAIN[-8:] in listed(page)
-
-
-def test_two_runs_are_they_and_what_comes_into_the_trash_later_stays(three, open_page):
-    page = open_page("runs")
-    page.session_state["to-delete"] = [RUN, AGAIN]
-    page.run()
-    assert "Move 2 runs to the trash? They are kept there" in text_of(page)
-    page.button(key="confirm-delete").click().run()
-    assert "Deleted 2 runs; they are in the trash" in text_of(page)
-    page.button(key="empty-trash").click().run()
-    access().store.delete_run(CODE)
-    page.button(key="confirm-empty").click().run()
-    assert [path.name for path in access()._store.trash.iterdir()] == [CODE], "the question was about two"
 
 
 def test_a_bundle_that_vanished_from_the_trash_is_explained(three, open_page):
@@ -325,20 +222,6 @@ def test_the_first_ticked_run_is_the_baseline(monkeypatch):
     assert runs_page._in_order_of_ticking(["high"]) == ["high"]
 
 
-def test_jobs_say_their_settings(home, queue, open_page):
-    queue.submit(RunRequest(label="next.txt", price=0.25, calibration="prose", audit="rows"), "A ledger.")
-    assert "priced 0.25, τ layer 0.30, calibration prose, audit rows" in text_of(open_page("job"))
-
-
-def test_settings_in_words_tell_runs_apart():
-    sides = [{"policy": "a", "tau": "τ 0.90"}, {"policy": "a", "tau": "τ 0.85", "price": "price 0.3"}]
-    assert setting_words.differing(sides) == ["τ 0.90", "τ 0.85 · price 0.3"]
-    assert setting_words.differing([sides[0], sides[0]]) == ["", ""]
-    priced = {"policy": "priced", "price": "price 0.3", "tau": "τ layer 0.70"}
-    told = setting_words.differing([{"policy": "certified", "tau": "τ 0.90"}, priced])
-    assert told == ["certified · τ 0.90", "priced · price 0.3 · τ layer 0.70"], "the price beside its policy"
-
-
 def test_a_name_given_while_another_reader_s_table_is_drawn_is_in_the_next_one(three, open_page, monkeypatch):
     """The table made of rows from before must not be kept for afterwards."""
     open_page("runs")
@@ -353,3 +236,82 @@ def test_a_name_given_while_another_reader_s_table_is_drawn_is_in_the_next_one(t
         access().store.set_label(AGAIN, Label(name="quay"))
         assert "harbour" not in list(open_page("runs").dataframe[0].value["prompt"])
     assert {"harbour", "quay"} <= set(open_page("runs").dataframe[0].value["prompt"])
+
+
+def test_tables_tell_a_short_list_in_colours_and_of_a_long_one_what_is_shown(three, open_page):
+    open_page("runs")
+    runs = queries.runs(access().store).assign(sparse_units=2_000, uncertified_units=[0, 1, 0])
+    found = verdicts.of_rows(runs)
+    table = run_table.rows(runs, found, None)
+    assert table["certified"].tolist() == [100, 99.9, 100], "a hundred means all"
+    assert "quality" not in table, "no run names a target"
+    sent = run_table.sent(table, ["prompt"], found)
+    told = ArrowData()
+    marshall_styler(told, sent, "table")
+    assert all(design.current_theme().levels[one.level] in told.styler.styles for one in found)
+    many = runs.iloc[[0, 1, 2] * 400].reset_index(drop=True).assign(tuned_price="prose-kl")
+    table = run_table.rows(many, verdicts.of_rows(many), None)
+    chosen = run_table.order(table, run_table.SHOWN, False)
+    sent = run_table.sent(table, chosen, found)
+    assert "quality" in chosen and list(sent.columns) == chosen
+    assert len(convert_pandas_df_to_arrow_bytes(sent)) < 100_000, "1,200 rows, each text once"
+
+
+def test_deleted_runs_come_back_by_undo_and_after_a_reload_from_the_trash(three, open_page):
+    page = open_page("runs")
+    page.session_state["ticked"] = [RUN, AGAIN]
+    page.text_input(key="q").input("needles").run()
+    page.button(key="delete-runs").click().run()
+    assert "Moved 2 runs to the trash below, for 7 days." in text_of(page)
+    assert "No run passes the filter" in text_of(page)
+    page.button(key="undo-delete").click().run()
+    assert len(listed(page)) == 2 and "Moved" not in text_of(page)
+    access().store.delete_run(RUN)
+    reloaded = open_page("runs")
+    assert [e.label for e in reloaded.expander] == ["Trash: 1 run"]
+    reloaded.button(key=f"restore-{RUN}").click().run()
+    assert RUN[-8:] in listed(reloaded) and not reloaded.expander
+
+
+def test_emptying_the_trash_is_about_the_runs_that_its_question_counted(three, open_page):
+    page = open_page("runs")
+    access().store.delete_run(RUN)
+    page.run()
+    assert "Delete 1 run for good? That can’t be undone." in text_of(page)
+    access().store.delete_run(CODE)
+    page.button(key="confirm-empty").click().run()
+    assert [path.name for path in access()._store.trash.iterdir()] == [CODE]
+
+
+def test_the_tour_is_of_a_run_with_fallbacks_where_there_is_one(home, record, factory, open_page, went):
+    bundle.write_bundle(record, home / "spool")
+    calm = factory.rename(record, "ca1mca1mca1m0000")
+    later = replace(calm.run, created_at="2027-01-01T00:00:00Z", expanded_units=0, dense_fallback_units=0)
+    bundle.write_bundle(replace(calm, run=later), home / "spool")
+    assert record.run.expanded_units > 0
+    page = open_page("runs")
+    page.button(key="tour").click().run()
+    page.button(key="analyse").click().run()
+    assert went == [("map", {"run": "d4e5b678", "tour": 1}), ("new", {})]
+
+
+def test_pages_without_runs_say_that_deleted_ones_are_in_the_trash(filled, open_page):
+    open_page("runs")
+    store = access().store
+    deleted = store.run_ids()
+    for run_id in deleted:
+        store.delete_run(run_id)
+    told = f"No runs: {len(deleted)} runs are in the trash"
+    assert told in text_of(open_page("runs"))
+    for name in ("routing_map", "compare"):
+        html = text_of(open_page(name))
+        assert told in html and 'href="runs?"' in html
+
+
+@pytest.mark.parametrize(
+    ("step", "page", "told"), [("1", "routing_map", "Next: the text"), ("3", "trust", "Analyse my")]
+)
+def test_the_tour_stands_on_its_pages_and_leads_on(filled, open_page, step, page, told):
+    html = text_of(open_page(page, run=RUN, tour=step))
+    assert f"Tour, {step} of 3." in html and told in html
+    assert "Tour," not in text_of(open_page(page, run=RUN, tour="9"))

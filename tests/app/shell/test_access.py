@@ -123,11 +123,12 @@ def test_a_page_shows_the_count_and_is_drawn_again_when_all_are_in(slow_store, m
 
 
 def _counting() -> None:
-    from routesparse.app.shell import intake
+    from routesparse.app import main
     from routesparse.app.shell.access import access
 
     access().look_into_spool()
-    intake.note()
+    if access().taking_in() is not None:
+        main._count_bundles()
 
 
 def test_closing_ends_a_look_between_two_bundles_and_loses_none(slow_store, home, monkeypatch):

@@ -32,7 +32,7 @@ def test_a_locked_queue_is_said_in_the_job_s_own_words_and_nothing_is_lost(
     job_id = queue.submit(RunRequest(label="ledger.txt"), "The ledger of the harbour.")
     with monkeypatch.context() as patch:
         patch.setattr(JobQueue, "requeue_lost", failing(QueueBusyError("the job queue is in use; try again")))
-        page = open_page("job", job=job_id)
+        page = open_page("runs", job=job_id)
         assert not page.exception
         assert "This part of the page can&#x27;t be drawn" in text_of(page)
         assert "the job queue is in use; try again" in text_of(page)
@@ -45,7 +45,7 @@ def test_a_locked_queue_is_said_in_the_job_s_own_words_and_nothing_is_lost(
 def test_the_list_of_jobs_has_the_same_boundary(home, queue, open_page, monkeypatch):
     queue.submit(RunRequest(), "text")
     monkeypatch.setattr(JobQueue, "requeue_lost", failing(StoreError("the disk is full")))
-    page = open_page("job")
+    page = open_page("runs")
     assert not page.exception and "the disk is full" in text_of(page)
 
 
@@ -74,13 +74,13 @@ def test_a_defect_in_a_fragment_is_logged_once_a_session_and_quotes_nothing(
 ):
     job_id = queue.submit(RunRequest(), "text")
     monkeypatch.setattr(JobQueue, "requeue_lost", failing(ValueError("the prompt says heliotrope")))
-    page = open_page("job", job=job_id)
+    page = open_page("runs", job=job_id)
     page.run()
     page.run()
     assert not page.exception
     (line,) = (home / "logs" / "worker.jsonl").read_text().splitlines()
     entry = json.loads(line)
-    assert (entry["event"], entry["page"], entry["error"]) == ("page_failed", "job", "ValueError")
+    assert (entry["event"], entry["page"], entry["error"]) == ("page_failed", "runs", "ValueError")
     assert entry["log_id"] in text_of(page) and "It is tried again by itself" in text_of(page)
     assert "heliotrope" not in line + text_of(page)
 
@@ -95,7 +95,7 @@ def test_a_broken_store_tells_kept_and_lost_the_steps_and_the_database_last(tmp_
     cause = "IO Error: <b>not a valid DuckDB file"
     page = AppTest.from_function(_broken, kwargs={"database": str(database), "cause": cause}).run()
     html = [str(element.proto.body) for element in page.get("html")]
-    assert "Lost: names, notes, tags and pins" in html[0] and html[0].count("<li>") == 3
+    assert "Lost: names, notes, tags and pins" in html[0] and "1. Stop the dashboard. 2." in html[0]
     assert page.code[0].value.startswith(f"mkdir -p '{database.parent}/damaged' && mv '{database}'*")
     assert "&lt;b&gt;not a valid DuckDB file" in html[-1]
 
@@ -103,7 +103,7 @@ def test_a_broken_store_tells_kept_and_lost_the_steps_and_the_database_last(tmp_
 def _broken(database: str, cause: str):
     from pathlib import Path
 
-    from routesparse.app.shell import broken_store
+    from routesparse.app.ui import states
     from routesparse.engine.errors import StoreDamagedError
 
-    broken_store.draw(StoreDamagedError("damaged", Path(database), cause))
+    states.damaged_store(StoreDamagedError("damaged", Path(database), cause))

@@ -1,1 +1,0 @@
-"""The page Home: ``page.render`` draws it; the other modules serve it alone."""

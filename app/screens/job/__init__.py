@@ -1,1 +1,0 @@
-"""The page Job: ``page.render`` draws it."""
