@@ -22,8 +22,8 @@ from routesparse.engine.decide.ahead import (
 )
 from routesparse.engine.decide.decision import Computed
 from routesparse.engine.device.graphs import Graphs
+from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import NumericsError
-from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.segments import split
 from routesparse.engine.models.load import LoadedModel, ModelShape, shape_of

@@ -1,6 +1,6 @@
 """Which keys the budgets of each family read, seen from the probe rows, at the resolution of a picture.
 
-A level map (engine/method/family.py) seen from rows: for every probe row and cell of ``pool`` KV blocks the smallest
+A level map (engine/method/records.py) seen from rows: for every probe row and cell of ``pool`` KV blocks the smallest
 budget level that reads at least one key of the cell, before the tail override; level l of a family reads the cells with
 ``level <= l``. Two families share a byte, four bits each, because a run keeps one such map per head. Families stand in
 the order of a run's candidates.

@@ -5,10 +5,11 @@ Changing one changes decisions: the engine stamps calibrations with them. torch 
 
 from __future__ import annotations
 
+DENSE = -1  # the number of a candidate that is no family's
+NEVER = 255  # in a level map: no budget of the family reads this block
 SCORE_BINS = 256  # equal bins of a row's block scores, by which block-sparse budgets are filled (level_maps)
-LISTED_SHARE = (
-    0.625  # of the longest row's KV blocks, above which a row is dense instead of listed (lower_plan)
-)
+# Of the longest row's KV blocks, above which a row is dense instead of listed (lower_plan).
+LISTED_SHARE = 0.625
 # Of the variance of a KV block's keys, in the logit that stands for them (block_score). 1 is right for normal keys and
 # many of them; the 64 of a block fall short of it.
 VARIANCE_WEIGHT = 0.75

@@ -10,7 +10,7 @@ import torch
 from routesparse.engine.config import AuditDepth
 from routesparse.engine.decide.decision import Decision
 from routesparse.engine.decide.settings import LayerSettings
-from routesparse.engine.method.inputs import AttentionInputs
+from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.rows import AuditRow, BlockReadsRow, WorstRow
 
 

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.decision import Decision
-from routesparse.engine.method.inputs import AttentionInputs
+from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.method.probe import run_probe
-from routesparse.engine.method.probe_rows import ProbeRows
+from routesparse.engine.method.records import ProbeRows
 from routesparse.engine.method.retained_mass import candidate_mass
 from routesparse.engine.seeds import stable_seed
 from routesparse.kernels.logits import capped_logits, row_queries

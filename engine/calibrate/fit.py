@@ -25,8 +25,8 @@ from routesparse.engine.calibration.artifact import Bucket, Calibration, CostMod
 from routesparse.engine.calibration.drift import DriftReference, fit_reference
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError
+from routesparse.engine.method.families import library_hash
 from routesparse.engine.method.latency import LatencyProfile
-from routesparse.engine.method.patterns import library_hash
 from routesparse.engine.method.predictor import ErrorPredictor
 
 CONFIDENCES = (0.9, 0.95, 0.99)

@@ -22,9 +22,9 @@ from routesparse.engine.calibration.drift import describe_prompt
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.decision import Decision
 from routesparse.engine.decide.settings import LayerSettings
-from routesparse.engine.method.inputs import AttentionInputs
+from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
-from routesparse.engine.method.scores import gate_statistic
+from routesparse.engine.method.router import gate_statistic
 from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.profiles.measure import prepare_profile
 from routesparse.engine.progress import Progress, no_progress

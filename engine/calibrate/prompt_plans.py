@@ -14,8 +14,8 @@ from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.decision import Decision
 from routesparse.engine.decide.layer import plan_of
 from routesparse.engine.decide.settings import LayerSettings
+from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import CalibrationError
-from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.profiles.plans import PlanCase, PromptPlans

@@ -28,8 +28,8 @@ from routesparse.engine.config import RouterConfig, renamed
 from routesparse.engine.errors import CalibrationError, shortened
 from routesparse.engine.files.plain_files import read_json
 from routesparse.engine.method import policy
+from routesparse.engine.method.families import library_hash, stamped_families
 from routesparse.engine.method.latency import LatencyProfile
-from routesparse.engine.method.patterns import library_hash, stamped_families
 from routesparse.engine.method.predictor import FEATURES, ErrorPredictor
 from routesparse.engine.schema import (
     Count,

@@ -17,8 +17,7 @@ from routesparse.engine.calibration.artifact import Calibration
 from routesparse.engine.errors import InputError
 from routesparse.engine.method.certificate import conformal_lower_mass
 from routesparse.engine.method.families import floor
-from routesparse.engine.method.router import cheapest_admissible, priced_threshold
-from routesparse.engine.method.scores import gate_statistic, risk
+from routesparse.engine.method.router import cheapest_admissible, gate_statistic, priced_threshold, risk
 
 UNIT = ["batch_index", "layer", "head", "segment"]
 

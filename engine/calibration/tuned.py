@@ -24,7 +24,7 @@ from routesparse.engine.calibration.checks import RoundedShare, check_stamp
 from routesparse.engine.config import Confidence, Price, RouterConfig
 from routesparse.engine.errors import CalibrationError, shortened
 from routesparse.engine.files.plain_files import read_json
-from routesparse.engine.method.patterns import library_hash, stamped_families
+from routesparse.engine.method.families import library_hash, stamped_families
 from routesparse.engine.schema import (
     FILLED,
     POSITIVE,

@@ -30,9 +30,9 @@ from routesparse.engine.certification.record import About, record_of
 from routesparse.engine.certification.report import Certified, Settings
 from routesparse.engine.certification.rows import ROWS, RowScores, draw_rows, score_rows
 from routesparse.engine.config import Seed, argument
+from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.device.names import device_name
 from routesparse.engine.errors import ConfigError, PromptError, UnsupportedModelError
-from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.rows import EXECUTED_TOLERANCE
 from routesparse.engine.runtime.transformers import attention_modules, check_supported
 from routesparse.engine.runtime.watching import Call, watched

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from routesparse.engine.method.inputs import AttentionInputs
+from routesparse.engine.device.inputs import AttentionInputs
 
 SEGMENT = 1_024  # keys
 CHUNK_SCORES = 1 << 22  # rows x keys scored at once

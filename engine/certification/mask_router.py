@@ -6,9 +6,9 @@ import torch
 
 from routesparse.engine.certification.mask_files import BlockMasks
 from routesparse.engine.certification.reads import BLOCK, reads_of
+from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.method.attend import dense_attention
-from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.kernels.interface import RowPlan, sparse_attention
 

@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import ConfigError, shortened
-from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.kernels.exact_rows import Kept
 from routesparse.kernels.interface import RowPlan
 

@@ -26,8 +26,8 @@ import torch
 from routesparse.engine.certification.exact_rows import compare
 from routesparse.engine.certification.reads import Reads
 from routesparse.engine.device.constants import to_device
+from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import PromptError
-from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.seeds import stable_seed
 from routesparse.kernels.exact_rows import Kept, exact_rows, joined_rows, kernel_runs
 from routesparse.kernels.exact_rows.contract import TINY

@@ -17,10 +17,9 @@ import torch
 
 from routesparse.engine.decide.layer import compute, has_a_graph
 from routesparse.engine.decide.settings import LayerSettings
-from routesparse.engine.method.attend import execute
-from routesparse.engine.method.inputs import AttentionInputs
-from routesparse.engine.method.probe_rows import draw_shares
-from routesparse.engine.method.row_plan import head_density, joined
+from routesparse.engine.device.inputs import AttentionInputs
+from routesparse.engine.method.attend import execute, head_density, joined
+from routesparse.engine.method.probe import draw_shares
 from routesparse.engine.method.segments import Segment
 from routesparse.engine.progress import Progress
 from routesparse.kernels.compile_ahead import Compiler, Wanted, wanted_by

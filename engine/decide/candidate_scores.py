@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from routesparse.engine.method.probe_rows import RECENT, ROUTING
-from routesparse.engine.method.scores import Scores, gate_statistic
+from routesparse.engine.method.records import RECENT, ROUTING
+from routesparse.engine.method.router import Scores, gate_statistic
 
 if TYPE_CHECKING:
     import torch
 
     from routesparse.engine.decide.settings import LayerSettings
-    from routesparse.engine.method.descriptors import Descriptors
-    from routesparse.engine.method.probe import Probe
-    from routesparse.engine.method.retained_mass import CandidateMass
+    from routesparse.engine.method.records import CandidateMass, Descriptors, Probe
     from routesparse.engine.method.segments import Segment
 
 

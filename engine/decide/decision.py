@@ -15,10 +15,9 @@ import numpy as np
 
 from routesparse.engine.errors import NumericsError
 from routesparse.engine.method.fallback import read_certified
+from routesparse.engine.method.families import priced_candidate
 from routesparse.engine.method.layer_fallback import read_climb
-from routesparse.engine.method.patterns import priced_candidate
-from routesparse.engine.method.router import Routing, priced_threshold
-from routesparse.engine.method.scores import Scores
+from routesparse.engine.method.router import Routing, Scores, priced_threshold
 
 if TYPE_CHECKING:
     import torch
@@ -27,9 +26,7 @@ if TYPE_CHECKING:
     from routesparse.engine.decide.heatmap import Drawing, PendingHeatmaps
     from routesparse.engine.device.copies import Packed, Readout
     from routesparse.engine.method.fallback import Certified
-    from routesparse.engine.method.family import FamilyIndex
-    from routesparse.engine.method.patterns import Candidate
-    from routesparse.engine.method.probe import Probe
+    from routesparse.engine.method.records import Candidate, FamilyIndex, Probe
     from routesparse.engine.method.segments import Segment
     from routesparse.engine.rows import Pattern
     from routesparse.kernels.plan import RowPlan

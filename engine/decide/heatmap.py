@@ -16,10 +16,8 @@ import torch
 from routesparse.engine import probe_masks
 from routesparse.engine.device.constants import constant
 from routesparse.engine.device.copies import Copies
-from routesparse.engine.method.family import FamilyIndex
-from routesparse.engine.method.family_maps import family_maps
-from routesparse.engine.method.probe import Probe
-from routesparse.engine.method.probe_rows import BOUNDARY, RECENT, ROUTING
+from routesparse.engine.method.families import family_maps
+from routesparse.engine.method.records import BOUNDARY, RECENT, ROUTING, FamilyIndex, Probe
 from routesparse.engine.method.segments import Segment
 from routesparse.engine.rows import Pattern
 from routesparse.kernels.pictures import pictures

@@ -30,16 +30,13 @@ from routesparse.engine.decide.units import route_units
 from routesparse.engine.device.constants import to_device
 from routesparse.engine.device.copies import Readout
 from routesparse.engine.device.graphs import Graphs, beside
+from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.device.timing import Stamps
 from routesparse.engine.errors import ConfigError, NumericsError
-from routesparse.engine.method.descriptors import describe
-from routesparse.engine.method.families import build_indices, build_unprobed
-from routesparse.engine.method.inputs import AttentionInputs
-from routesparse.engine.method.patterns import library
-from routesparse.engine.method.probe import run_probe
-from routesparse.engine.method.probe_rows import draw_shares, place_rows
+from routesparse.engine.method.attend import head_density, lower
+from routesparse.engine.method.families import build_indices, build_unprobed, library
+from routesparse.engine.method.probe import describe, draw_shares, place_rows, run_probe
 from routesparse.engine.method.retained_mass import candidate_mass
-from routesparse.engine.method.row_plan import head_density, lower
 from routesparse.engine.method.segments import Segment
 from routesparse.engine.seeds import stable_seed
 from routesparse.kernels.common import on_gpu

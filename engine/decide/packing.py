@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from routesparse.engine.config import Policy
     from routesparse.engine.method.fallback import DeviceCertified
     from routesparse.engine.method.layer_fallback import DeviceClimb
-    from routesparse.engine.method.router import Routing
-    from routesparse.engine.method.scores import Scores
+    from routesparse.engine.method.router import Routing, Scores
 
 
 def packed_layout(

@@ -20,9 +20,9 @@ from routesparse.engine.device.constants import constant
 from routesparse.engine.device.copies import Packed
 from routesparse.engine.method import fallback, policy, router
 from routesparse.engine.method.certificate import BET_CAP, error_of_a_test
+from routesparse.engine.method.families import priced_candidate
 from routesparse.engine.method.layer_fallback import climb, next_levels
-from routesparse.engine.method.patterns import priced_candidate
-from routesparse.engine.method.probe_rows import CERTIFICATE
+from routesparse.engine.method.records import CERTIFICATE
 from routesparse.engine.method.router import priced_threshold
 from routesparse.kernels import route as kernel
 from routesparse.kernels.common import on_gpu, runs_triton
@@ -30,12 +30,9 @@ from routesparse.kernels.common import on_gpu, runs_triton
 if TYPE_CHECKING:
     from routesparse.engine.decide.settings import LayerSettings
     from routesparse.engine.device.timing import Stamps
-    from routesparse.engine.method.descriptors import Descriptors
     from routesparse.engine.method.fallback import DeviceCertified
     from routesparse.engine.method.layer_fallback import DeviceClimb
-    from routesparse.engine.method.patterns import Candidate
-    from routesparse.engine.method.probe import Probe
-    from routesparse.engine.method.retained_mass import CandidateMass
+    from routesparse.engine.method.records import Candidate, CandidateMass, Descriptors, Probe
     from routesparse.engine.method.segments import Segment
 
 

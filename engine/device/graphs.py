@@ -26,7 +26,7 @@ from routesparse.engine.device.constants import copy_to, holding, to_device
 from routesparse.engine.device.copies import wait_for_copies
 
 if TYPE_CHECKING:
-    from routesparse.engine.method.inputs import AttentionInputs
+    from routesparse.engine.device.inputs import AttentionInputs
 
 T = TypeVar("T")
 KEPT = 32  # graphs; each holds its level maps

@@ -19,12 +19,12 @@ from routesparse.engine import paths
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.layer import begin, plan_of
 from routesparse.engine.decide.settings import LayerSettings
-from routesparse.engine.method.attend import dense_attention, execute
-from routesparse.engine.method.inputs import AttentionInputs
-from routesparse.engine.method.row_plan import joined
+from routesparse.engine.device.inputs import AttentionInputs
+from routesparse.engine.method.attend import dense_attention, execute, joined
 from routesparse.engine.method.segments import split
 from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.profiles.measure import NamedProfile
+from routesparse.engine.profiles.shape import AttentionShape
 from routesparse.engine.prompts.text import read_prompt, tokenize
 from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.transformers import routed_by
@@ -95,14 +95,7 @@ def check_model(
 def check_layer(inputs: AttentionInputs, layer: int, config: RouterConfig) -> LayerCheck:
     """Route one layer's inputs as a run would and compare with the oracle. Errors: as ``check_model``."""
     n_q, n_k = inputs.q.shape[2], inputs.k.shape[2]
-    profile = NamedProfile().on(
-        inputs.q.device,
-        inputs.q.dtype,
-        head_dim=inputs.q.shape[3],
-        heads=inputs.q.shape[1],
-        kv_heads=inputs.k.shape[1],
-        config=config,
-    )
+    profile = NamedProfile().on(AttentionShape.of(inputs), config)
     settings = LayerSettings(config, config.effective_gate_threshold, profile)
     segments = split(n_q, n_k, config)
 

@@ -34,7 +34,7 @@ from routesparse.engine.method.solvers import taken
 
 if TYPE_CHECKING:
     from routesparse.engine.config import RouterConfig
-    from routesparse.engine.method.patterns import Candidate
+    from routesparse.engine.method.records import Candidate
 
 
 def next_levels(candidates: Sequence[Candidate]) -> np.ndarray:

@@ -1,6 +1,15 @@
 """The shared probe (paper section 3.2, eq. 3): a few query rows against the keys, once for all candidates.
 
-Which rows: ``probe_rows``.
+Four groups of rows with separate jobs:
+
+- recent: the last rows of the segment, all of them (a census). Builders rank with them.
+- routing: one uniform draw in each of R equal strata of the body. They score candidates; builders never read them.
+- certificate: C independent uniform draws from the body. Only the certificate reads them.
+- boundary: rows beside the segment's edges, for the disagreement u and for diagnosis.
+
+Random rows follow from the configuration's seed and a salt, so that an unlucky draw does not recur on every prompt.
+The command line takes the prompt's hash as salt. ``route()`` takes a fresh one per block, since a hash of ids that
+lie on a GPU would have to be waited for; ``trace.salt`` says which.
 
 ``exact`` scores the rows against every key: log-sum-exp per KV block, hence the exact softmax mass of every
 (row, KV block), plus the recent rows' column and diagonal marginals. ``pooled`` is the paper's
@@ -12,45 +21,62 @@ Nothing of size rows x keys is held.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
 import torch
 
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.device.constants import to_device
+from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.method.policy import LOCAL_BAND_TOKENS, LOCAL_OFFSETS
-from routesparse.engine.method.pooled_keys import pool_keys
-from routesparse.engine.method.probe_rows import BOUNDARY, CERTIFICATE, RECENT, ROUTING, ProbeRows
+from routesparse.engine.method.records import (
+    BOUNDARY,
+    CERTIFICATE,
+    RECENT,
+    ROUTING,
+    Descriptors,
+    Probe,
+    ProbeRows,
+)
+from routesparse.engine.method.segments import Segment
+from routesparse.kernels import descriptors, probe_rows
 from routesparse.kernels.block_lse import block_lse
+from routesparse.kernels.block_means import block_means
 from routesparse.kernels.logits import row_queries
 from routesparse.kernels.recent_marginals import recent_marginals
 from routesparse.kernels.row_mass import row_mass
 
-if TYPE_CHECKING:
-    from routesparse.engine.config import RouterConfig
-    from routesparse.engine.method.inputs import AttentionInputs
-    from routesparse.engine.method.segments import Segment
+
+def draw_rows(
+    segment: Segment, batch: int, heads: int, config: RouterConfig, seed: int, first_keys: torch.Tensor
+) -> ProbeRows:
+    """Seeded rows for one layer and segment, redrawn per head, never aligned to blocks.
+
+    seed: unique per (run, layer, segment). first_keys [B]: rows before it are padding and are never drawn.
+    Certificate rows are drawn with replacement: independent, uniform on the body.
+    """
+    draws = to_device(draw_shares(batch, heads, config, seed), first_keys.device)
+    return place_rows(segment, config, draws, first_keys)
 
 
-@dataclass(frozen=True)
-class Probe:
-    """What the probe saw. P probe rows, N KV blocks, K keys of the segment; float32."""
+def draw_shares(batch: int, heads: int, config: RouterConfig, seed: int) -> torch.Tensor:
+    """Uniform draws in [0, 1) for the routing rows, then the certificate rows: float64 [B, H, R + C], on the host."""
+    generator = torch.Generator().manual_seed(seed)
+    counts = (config.routing_rows, config.certificate_rows)
+    return torch.cat(
+        [torch.rand(batch, heads, count, generator=generator, dtype=torch.float64) for count in counts], -1
+    )
 
-    rows: ProbeRows
-    lse: torch.Tensor  # [B, H, P], natural log, scale and sink included
-    block_mass: torch.Tensor  # [B, H, P, N], softmax mass per KV block
-    sink_mass: torch.Tensor  # [B, H, P], mass of the always-kept attention sink (0 without)
-    entropy: torch.Tensor  # [B, H, P], nats over KV blocks
-    local: torch.Tensor  # [B, H, P], mass of the last LOCAL_BAND_TOKENS
-    spread: torch.Tensor  # [B, H, P, octaves], mass by octave of distance in KV blocks; 0: the first block
-    column_mass: torch.Tensor  # [B, H, K] summed over the recent rows, offsets >= LOCAL_OFFSETS
-    band_mass: torch.Tensor  # [B, H, N] by block distance: what a band brings to a query block
-    finite: torch.Tensor  # bool scalar: no NaN or Inf was met in the layer's queries or keys
-    pooled: bool = False  # the routing and boundary rows know whole blocks only (eq. 3)
 
-    @property
-    def recent_block_mass(self) -> torch.Tensor:
-        """[B, H, recent rows, N]."""
-        return self.block_mass[:, :, self.rows.slice_of(RECENT)]
+def place_rows(
+    segment: Segment, config: RouterConfig, draws: torch.Tensor, first_keys: torch.Tensor
+) -> ProbeRows:
+    """The rows that draws [B, H, R + C] fall on, and the rows that are not drawn, on the draws' device."""
+    recent_count = min(config.recent_rows, segment.rows)
+    half = min(config.boundary_rows // 2, segment.body)
+    sizes = (recent_count, config.routing_rows, config.certificate_rows, 2 * half)
+    rows = probe_rows.place_rows(
+        draws, first_keys, sizes, body=segment.body, rows=segment.rows, position=segment.position
+    )
+    return ProbeRows(rows, sizes)
 
 
 def run_probe(inputs: AttentionInputs, segment: Segment, rows: ProbeRows, config: RouterConfig) -> Probe:
@@ -135,3 +161,20 @@ def _pooled_block_lse(inputs: AttentionInputs, segment: Segment, rows: ProbeRows
     out[..., pooled_part, :] = logits
     out[..., exact_part, :] = _exact_block_lse(inputs, segment, rows.rows[..., exact_part])
     return out
+
+
+def pool_keys(inputs: AttentionInputs, segment: Segment) -> torch.Tensor:
+    """pool_g(K) of eq. 3: keys mean-pooled over KV blocks, real keys only: [B, Hkv, N, D] float32."""
+    low = None if inputs.key_start is None else inputs.first_keys()
+    return block_means(inputs.k, 0, segment.keys, segment.block_k, low, inputs.table, place=1)
+
+
+def describe(probe: Probe) -> Descriptors:
+    """Entropy of the block distribution, mass within the local band, and agreement of recent and routing rows: what a
+    head's attention looks like on this prompt, read from all rows but the certificate's.
+
+    Agreement is 1 - total variation between the two groups' mean distributions over {sink block, distance to the
+    diagonal in octaves of KV blocks}: rows at different positions see different keys, distances compare.
+    """
+    found = descriptors.describe_units(probe.entropy, probe.local, probe.spread, probe.rows.sizes)
+    return Descriptors(*found.unbind(0))

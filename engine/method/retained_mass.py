@@ -7,60 +7,38 @@ diagonals) and the ranked columns are scored again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import torch
+from collections.abc import Mapping, Sequence
 
 from routesparse.engine.device.constants import constant
+from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import PatternError
 from routesparse.engine.method import families
-from routesparse.engine.method.family_maps import candidate_table, family_maps
-from routesparse.engine.method.probe_rows import BOUNDARY, RECENT, ROUTING
+from routesparse.engine.method.records import (
+    BOUNDARY,
+    ROUTING,
+    Candidate,
+    CandidateMass,
+    FamilyIndex,
+    Probe,
+)
+from routesparse.engine.method.segments import Segment
 from routesparse.kernels import retained_mass as operation
-from routesparse.kernels.families import DENSE
 from routesparse.kernels.retained_mass import FamilyLevels, ProbedRows
-
-if TYPE_CHECKING:
-    from routesparse.engine.method.family import FamilyIndex
-    from routesparse.engine.method.inputs import AttentionInputs
-    from routesparse.engine.method.patterns import Candidate
-    from routesparse.engine.method.probe import Probe
-    from routesparse.engine.method.segments import Segment
-    from routesparse.engine.rows import Pattern
-
-
-@dataclass(frozen=True)
-class CandidateMass:
-    """What each of C candidates (dense last) retains on each of P probe rows, and what it reads; float32."""
-
-    row_mass: torch.Tensor  # [B, H, P, C] in [0, 1]; dense: 1
-    tiles: torch.Tensor  # [B, H, C], KV tiles read over the body's query blocks
-    columns: torch.Tensor  # [B, H, C], single columns read over the body's query blocks
-    density: torch.Tensor  # [B, H, C], kept share of the body's causal area, left padding aside
-
-    def group_mean(self, probe: Probe, kind: int) -> torch.Tensor:
-        """Mean mass over one group of probe rows: [B, H, C]."""
-        return self.row_mass[:, :, probe.rows.slice_of(kind)].mean(2)
-
-    def disagreement(self, probe: Probe) -> torch.Tensor:
-        """u: standard deviation of the recent, routing and boundary groups' mean mass, [B, H, C]."""
-        kinds = [k for k in (RECENT, ROUTING, BOUNDARY) if probe.rows.sizes[k]]
-        return torch.stack([self.group_mean(probe, k) for k in kinds]).std(0, correction=0)
+from routesparse.kernels.rules import DENSE
 
 
 def candidate_mass(
     inputs: AttentionInputs,
     segment: Segment,
     probe: Probe,
-    indices: dict[Pattern, FamilyIndex],
-    candidates: tuple[Candidate, ...],
+    indices: Mapping[str, FamilyIndex],
+    candidates: Sequence[Candidate],
 ) -> CandidateMass:
     """Score every candidate on the probe rows and count its tiles, all heads of the layer at once.
 
     Errors: PatternError for candidates without an index, or in another order than the operations take.
     """
-    table = candidate_table(candidates, indices)
+    table = families.candidate_table(candidates, indices)
     depths = [int((table[:, 0] == number).sum()) for number in range(len(families.names()))]
     order = [(number, level) for number, depth in enumerate(depths) for level in range(depth)]
     if table.tolist() != [[number, level] for number, level in (*order, (DENSE, 0))]:
@@ -89,8 +67,8 @@ def candidate_mass(
     return CandidateMass(*found)
 
 
-def _family_levels(indices: dict[Pattern, FamilyIndex], depths: list[int]) -> FamilyLevels:
-    maps = family_maps(indices)
+def _family_levels(indices: Mapping[str, FamilyIndex], depths: list[int]) -> FamilyLevels:
+    maps = families.family_maps(indices)
     counts, by_row = zip(*(indices[name].counts for name in families.names()), strict=True)
     return FamilyLevels(maps.maps, maps.columns, maps.columns_of, tuple(depths), counts, by_row)
 

@@ -7,7 +7,6 @@ shipped or cached one that fits, else measures a quick one (a few seconds on a C
 from __future__ import annotations
 
 import datetime
-import hashlib
 import platform
 import re
 import statistics
@@ -26,11 +25,11 @@ from routesparse.engine.decide.decision import Computed
 from routesparse.engine.decide.layer import begin, plan_of
 from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.device.graphs import Graphs
+from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.device.names import device_name
 from routesparse.engine.device.timing import Laps
 from routesparse.engine.errors import ProfileError
 from routesparse.engine.method.attend import dense_attention
-from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.segments import Segment, split
 from routesparse.engine.profiles.files import fitting, load_profile
@@ -42,11 +41,12 @@ from routesparse.engine.profiles.plans import (
     synthetic,
     work_of,
 )
+from routesparse.engine.profiles.shape import SHORT_NAMES, AttentionShape
 from routesparse.engine.progress import Progress, no_progress
 from routesparse.kernels.interface import sparse_attention
 
 if TYPE_CHECKING:
-    from routesparse.engine.models.load import LoadedModel
+    from routesparse.engine.models.load import LoadedModel, ModelShape
 
 FULL_LENGTHS = (2_048, 4_096, 8_192, 16_384)
 GPU_LENGTHS = (8_192, 12_288, 16_384, 32_768, 65_536, 131_072)
@@ -62,25 +62,16 @@ BUSY_CYCLES = 2_000_000  # about a ms
 FIT_ROUNDS = 12
 SYNTHETIC, RECORDED, PROBE = "synthetic", "recorded", "probe, builders, router, certificate"
 COSTS = ("row_us", "tile_us", "column_us", "dense_row_us", "dense_tile_us")
-SHORT_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
 def profile_for(
-    name: str,
-    device: torch.device,
-    dtype: torch.dtype,
-    *,
-    head_dim: int,
-    heads: int,
-    kv_heads: int,
-    config: RouterConfig,
-    progress: Progress = no_progress,
+    name: str, shape: AttentionShape, config: RouterConfig, progress: Progress = no_progress
 ) -> LatencyProfile:
     """The named profile, or with "auto" the one that fits this machine, measured quickly where none does.
 
     Errors: ProfileError for an unknown name, a corrupt file, or a profile of another device or head size.
     """
-    wanted = _key(device, dtype, head_dim, heads // kv_heads, config)
+    wanted = shape.profile_name(config)
     if name != "auto":
         profile = load_profile(name)
         if profile.name != wanted:
@@ -89,25 +80,14 @@ def profile_for(
                 f"{profile.head_dim}, {profile.threads} threads; this run needs {wanted}; run `routesparse profile`"
             )
         return profile
-    for folder in (paths.profiles(), paths.DATA / "profiles"):
-        found = fitting(folder / f"{wanted}.json")
-        if found is not None:
-            return found
+    shipped = paths.DATA / "profiles"
     # A tile costs a head what it costs, however many heads share its keys.
-    for path in sorted((paths.DATA / "profiles").glob(re.sub(r"-g\d+-", "-g*-", wanted) + ".json")):
+    others = sorted(shipped.glob(re.sub(r"-g\d+-", "-g*-", wanted) + ".json"))
+    for path in (paths.profiles() / f"{wanted}.json", shipped / f"{wanted}.json", *others):
         found = fitting(path)
         if found is not None:
             return found
-    profile = measure(
-        device,
-        dtype,
-        head_dim=head_dim,
-        heads=heads,
-        kv_heads=kv_heads,
-        config=config,
-        **quick(device),
-        progress=progress,
-    )
+    profile = measure(shape, config, **quick(shape.device), progress=progress)
     profile.save(paths.profiles())
     return profile
 
@@ -118,20 +98,9 @@ class NamedProfile:
 
     name: str = "auto"
 
-    def on(
-        self,
-        device: torch.device,
-        dtype: torch.dtype,
-        *,
-        head_dim: int,
-        heads: int,
-        kv_heads: int,
-        config: RouterConfig,
-    ) -> LatencyProfile:
+    def on(self, shape: AttentionShape, config: RouterConfig) -> LatencyProfile:
         """See ``profile_for``."""
-        return profile_for(
-            self.name, device, dtype, head_dim=head_dim, heads=heads, kv_heads=kv_heads, config=config
-        )
+        return profile_for(self.name, shape, config)
 
 
 def quick(device: torch.device) -> dict[str, Any]:
@@ -140,13 +109,9 @@ def quick(device: torch.device) -> dict[str, Any]:
 
 
 def measure(
-    device: torch.device,
-    dtype: torch.dtype,
-    *,
-    head_dim: int,
-    heads: int,
-    kv_heads: int,
+    shape: AttentionShape,
     config: RouterConfig,
+    *,
     lengths: tuple[int, ...] | None = None,
     plans: int = FULL_PLANS,
     prompts: PromptPlans | None = None,
@@ -161,6 +126,7 @@ def measure(
     lengths: None for the device's own. plans: synthetic ones a length. prompts: fit on what the router makes of them,
     but for what a single column costs.
     """
+    device, heads = shape.device, shape.heads
     if lengths is None:
         lengths = GPU_LENGTHS if device.type == "cuda" else FULL_LENGTHS
     generator = torch.Generator(device).manual_seed(seed)
@@ -168,7 +134,7 @@ def measure(
     clock = _Clock(device, progress, len(lengths) * (plans + CHECKED_PLANS + 2) + layers)
     setups: list[float] = []
     for n in lengths:
-        inputs = random_inputs(n, head_dim, heads, kv_heads, device, dtype, generator)
+        inputs = random_inputs(n, shape, generator)
         segment = split(n, n, replace(config, segment_tokens=n // config.block_q * config.block_q))[-1]
         clock.dense(inputs, segment)
         decided = begin(inputs, segment, 0, free_settings(config))
@@ -184,12 +150,12 @@ def measure(
     # A key that is read by itself takes no less than its share of a block; on a CPU a fit may find nothing.
     costs["column_us"] = max(costs["column_us"], costs["tile_us"] / config.block_k)
     profile = LatencyProfile(
-        name=_key(device, dtype, head_dim, heads // kv_heads, config),
+        name=shape.profile_name(config),
         device=device_name(device),
         backend="triton" if device.type == "cuda" else "torch",
-        dtype=SHORT_NAMES[dtype],
-        head_dim=head_dim,
-        groups=heads // kv_heads,
+        dtype=SHORT_NAMES[shape.dtype],
+        head_dim=shape.head_dim,
+        groups=heads // shape.kv_heads,
         threads=torch.get_num_threads(),
         block_q=config.block_q,
         block_k=config.block_k,
@@ -267,7 +233,7 @@ class _Clock:
     def errors(self, source: str, profile: LatencyProfile) -> dict[str, Any]:
         """|predicted - measured| / measured, medians over the source's plans: in the fit, and in its check."""
         costs = np.array([getattr(profile, name) for name in COSTS])
-        errors: dict[bool, list[float]] = {True: [], False: []}
+        errors: dict[bool, list[float]] = {True: [], False: []}  # by whether the plan was fitted on
         for cell in self.cells:
             if cell.get("source") == source:
                 cell["predicted_us"] = float(_counts(cell) @ costs)
@@ -282,17 +248,6 @@ def _counts(cell: dict[str, Any]) -> np.ndarray:
     """A plan's cell as a row of the fit's design, in the order of COSTS."""
     return np.array(
         [cell[name] for name in ("rows", "sparse_tiles", "columns", "dense_heads", "dense_tiles")], float
-    )
-
-
-def _key(device: torch.device, dtype: torch.dtype, head_dim: int, groups: int, config: RouterConfig) -> str:
-    if dtype not in SHORT_NAMES:
-        raise ProfileError(f"dtype {dtype} has no kernel; use float32, bfloat16 or float16")
-    threads = torch.get_num_threads() if device.type == "cpu" else 0
-    digest = hashlib.sha256(device_name(device).encode()).hexdigest()[:8]
-    return (
-        f"{device.type}-{digest}-t{threads}-{SHORT_NAMES[dtype]}-d{head_dim}-g{groups}"
-        f"-b{config.block_q}x{config.block_k}-{config.probe}"
     )
 
 
@@ -314,15 +269,14 @@ def free_profile(config: RouterConfig) -> LatencyProfile:
     )
 
 
-def _time_us(call, device: torch.device, in_a_row: int = 1) -> dict[str, float]:
+def _time_us(call: Callable[[], object], device: torch.device, in_a_row: int = 1) -> dict[str, float]:
     """One call's time on the device. With several in a row on a GPU, the host's time where that is longer."""
-    samples = []
-    if device.type != "cuda":
-        in_a_row = 1
+    samples, cuda = [], device.type == "cuda"
+    in_a_row = in_a_row if cuda else 1
     # A GPU's times are short enough for more of them.
-    warm_up, repeats = (GPU_WARM_UP, 3 * REPEATS) if device.type == "cuda" else (1, REPEATS)
+    warm_up, repeats = (GPU_WARM_UP, 3 * REPEATS) if cuda else (1, REPEATS)
     for repeat in range(warm_up + repeats):
-        if device.type == "cuda" and in_a_row == 1:
+        if cuda and in_a_row == 1:
             # What is queued while the device is busy starts without the host's launch time.
             torch.cuda._sleep(BUSY_CYCLES)
         laps = Laps(device)
@@ -332,13 +286,8 @@ def _time_us(call, device: torch.device, in_a_row: int = 1) -> dict[str, float]:
         if repeat >= warm_up:
             samples += [time / in_a_row for time in laps.elapsed_us()]
     ordered = sorted(samples)
-    return {
-        "best_us": ordered[0],
-        "median_us": statistics.median(ordered),
-        "p20_us": float(np.quantile(ordered, 0.2)),
-        "p80_us": float(np.quantile(ordered, 0.8)),
-        "p95_us": float(np.quantile(ordered, 0.95)),
-    }
+    shares = {"median_us": 0.5, "p20_us": 0.2, "p80_us": 0.8, "p95_us": 0.95}
+    return {"best_us": ordered[0]} | {name: float(np.quantile(ordered, q)) for name, q in shares.items()}
 
 
 def _setup_us(probe: Callable[[Graphs[Computed]], None], steady: dict[str, float]) -> float:
@@ -375,14 +324,19 @@ def prepare_profile(
     name: str, loaded: LoadedModel, config: RouterConfig, progress: Progress = no_progress
 ) -> LatencyProfile:
     """``profile_for`` a loaded model, before its first prompt, so that measuring is not part of a prefill."""
-    parameter = next(loaded.model.parameters())
-    return profile_for(
-        name,
-        parameter.device,
-        parameter.dtype,
-        head_dim=loaded.head_dim,
-        heads=loaded.heads,
-        kv_heads=loaded.kv_heads,
-        config=config,
-        progress=progress,
-    )
+    weight = next(loaded.model.parameters())
+    shape = AttentionShape(weight.device, weight.dtype, loaded.head_dim, loaded.heads, loaded.kv_heads)
+    return profile_for(name, shape, config, progress)
+
+
+def measure_here(
+    model: ModelShape,
+    config: RouterConfig,
+    is_quick: bool,
+    prompts: PromptPlans | None = None,
+    progress: Progress = no_progress,
+) -> LatencyProfile:
+    """A profile of this machine's first GPU, else of its CPU. Errors: ProfileError."""
+    shape = AttentionShape.here(model)
+    fewer = quick(shape.device) if is_quick else {}
+    return measure(shape, config, **fewer, prompts=prompts, progress=progress)

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import torch
 
-from routesparse.engine.method.inputs import AttentionInputs
-from routesparse.engine.method.row_plan import lower
+from routesparse.engine.device.inputs import AttentionInputs
+from routesparse.engine.method.attend import lower
 from routesparse.engine.method.segments import Segment
+from routesparse.engine.profiles.shape import AttentionShape
 from routesparse.kernels.plan import RowPlan
 
 if TYPE_CHECKING:
@@ -91,22 +92,12 @@ def work_of(case: PlanCase) -> Work:
     )
 
 
-def random_inputs(
-    n: int,
-    head_dim: int,
-    heads: int,
-    kv_heads: int,
-    device: torch.device,
-    dtype: torch.dtype,
-    generator: torch.Generator,
-) -> AttentionInputs:
+def random_inputs(n: int, shape: AttentionShape, generator: torch.Generator) -> AttentionInputs:
     """Random q, k and v [1, H, n, D] of one prompt whose attention has a sink, a drift and heavy keys."""
 
-    def draw(count: int) -> torch.Tensor:
-        return torch.randn(1, count, n, head_dim, generator=generator, device=device)
-
-    q, k, v = draw(heads), draw(kv_heads), draw(kv_heads)
-    scale = head_dim**-0.5
+    device, counts = shape.device, (shape.heads, shape.kv_heads, shape.kv_heads)
+    q, k, v = (torch.randn(1, h, n, shape.head_dim, generator=generator, device=device) for h in counts)
+    scale = shape.head_dim**-0.5
     strength = (CONTRAST / 4 / scale) ** 0.5
     position = torch.arange(n, device=device)
     angles = torch.stack([position / FAST_TOKENS, position * (torch.pi / n)])
@@ -117,7 +108,8 @@ def random_inputs(
     k[:, :, heavy, 4] += 2 * strength
     k[:, :, 0, 4] += 3 * strength
     q[..., 4] += strength
-    return AttentionInputs(q.to(dtype), k.to(dtype), v.to(dtype), scale)
+    q, k, v = (x.to(shape.dtype) for x in (q, k, v))
+    return AttentionInputs(q, k, v, scale)
 
 
 def synthetic(inputs: AttentionInputs, decided: Pending, count: int, seed: int) -> list[PlanCase]:

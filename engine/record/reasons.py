@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from routesparse.engine.method.patterns import priced_candidate
+from routesparse.engine.method.families import priced_candidate
 from routesparse.engine.method.policy import OTHER_LOSS
 from routesparse.engine.method.router import admissible
 from routesparse.engine.rows import is_uncertified

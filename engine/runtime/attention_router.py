@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import UnsupportedModelError
-from routesparse.engine.method.inputs import AttentionInputs
 
 
 class AttentionRouter:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +26,9 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 
 from routesparse.engine.device.graphs import Graphs
+from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import UnsupportedModelError
 from routesparse.engine.method.attend import dense_attention
-from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.refusals import check_call
 from routesparse.engine.record.passes import RunInfo
@@ -36,7 +36,14 @@ from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.route import asked_config, fresh_salt, session_maker
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.tensor_parallel import ranks_of
-from routesparse.engine.runtime.transformers import ATTRIBUTE, check_supported, routed_by, tell_of_replaced
+from routesparse.engine.runtime.transformers import (
+    ATTRIBUTE,
+    check_supported,
+    inputs_of,
+    reaching,
+    routed_by,
+    tell_of_replaced,
+)
 
 if TYPE_CHECKING:
     from routesparse.engine.calibration.artifact import Calibration
@@ -117,7 +124,7 @@ class _RequestRouter(AttentionRouter):
     def finish(self) -> None:
         """Errors: NumericsError, on a GPU."""
         batch, self._batch = self._batch, None
-        with self._remembering_errors():
+        with self.remembering_errors():
             for session in batch.sessions if batch else ():
                 if session is not None:
                     session.finish()
@@ -138,7 +145,7 @@ class _RequestRouter(AttentionRouter):
         cache: where the new keys go and the old ones are. placed: transformers' description of the batch.
         Errors: UnsupportedModelError, and as ``RoutingSession.attend``.
         """
-        with self._remembering_errors():
+        with self.remembering_errors():
             if self._batch is None:
                 self._batch = self._read(cache, placed)
             batch = self._batch
@@ -151,22 +158,15 @@ class _RequestRouter(AttentionRouter):
             out = inputs.q.new_zeros(1, tokens, heads, head_dim)
             stretches = zip(batch.sessions, pairwise(batch.queries), pairwise(batch.keys[kind]), strict=True)
             for session, (first, end), (first_key, end_key) in stretches:
-                own = AttentionInputs(
-                    inputs.q[:, :, first:end],
-                    keys[:, :, first_key:end_key],
-                    values[:, :, first_key:end_key],
-                    scale=inputs.scale,
-                    softcap=inputs.softcap,
-                    sinks=inputs.sinks,
-                )
+                k, v = (x[:, :, first_key:end_key] for x in (keys, values))
+                own = replace(inputs, q=inputs.q[:, :, first:end], k=k, v=v)
                 out[:, first:end] = self._attend_one(session, own, layer, window).transpose(1, 2)
             return out
 
     def _attend_one(
         self, session: RoutingSession | None, inputs: AttentionInputs, layer: int, window: int | None
     ) -> Tensor:
-        if window is not None and window >= inputs.k.shape[2]:
-            window = None
+        window = reaching(window, inputs.k)
         if session is None:
             return dense_attention(inputs, window)
         out = session.attend(inputs, layer=layer, window=window)
@@ -224,7 +224,8 @@ class _RequestRouter(AttentionRouter):
             del self.traces[request], self._sessions[request]
 
     @contextmanager
-    def _remembering_errors(self) -> Iterator[None]:
+    def remembering_errors(self) -> Iterator[None]:
+        """Errors end in transformers' own thread: leaving the block raises them."""
         try:
             yield
         except BaseException as error:
@@ -260,21 +261,13 @@ def attention(
     router = module.__dict__.get(ATTRIBUTE)
     if not isinstance(router, _RequestRouter):
         raise UnsupportedModelError(f"{NAME!r} serves models inside route_requests() alone; open that block")
-    with router._remembering_errors():
+    training = module.training and torch.is_grad_enabled()
+    with router.remembering_errors():
         _check_batch(query, cache, kwargs)
         plain = {name: kwargs.get(name) for name in ("output_attentions", "position_bias", "is_causal")}
-        check_call(
-            module, query, key, None, dropout, plain, training=module.training and torch.is_grad_enabled()
-        )
+        check_call(module, query, key, None, dropout, plain, training=training)
     assert cache is not None
-    inputs = AttentionInputs(
-        query,
-        key,
-        value,
-        scale=query.shape[3] ** -0.5 if scaling is None else scaling,
-        softcap=softcap or None,
-        sinks=s_aux,
-    )
+    inputs = inputs_of(query, key, value, scaling, softcap, s_aux)
     return router.attend_batch(inputs, cache, kwargs, layer=module.layer_idx, window=sliding_window), None
 
 

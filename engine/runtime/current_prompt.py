@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.device.names import device_name
 from routesparse.engine.errors import PromptError
-from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.record.passes import PromptTrace
 
 if TYPE_CHECKING:

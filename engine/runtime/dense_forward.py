@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import torch
 
+from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.method.attend import dense_attention
-from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.rows import HeadChoiceRow, RunRecord
 from routesparse.engine.runtime.attention_router import AttentionRouter
 

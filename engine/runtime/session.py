@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -28,14 +28,15 @@ from routesparse.engine.decide.layer import begin, plan_of
 from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.device.copies import Copies
 from routesparse.engine.device.graphs import Graphs
+from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.device.timing import Laps
 from routesparse.engine.errors import CalibrationError, ConfigError, NumericsError
-from routesparse.engine.method.attend import dense_attention, execute, plain_attention
-from routesparse.engine.method.inputs import AttentionInputs
+from routesparse.engine.method.attend import dense_attention, execute, head_density, joined, plain_attention
 from routesparse.engine.method.latency import LAYERS, LatencyProfile
 from routesparse.engine.method.predictor import PredictorTables
-from routesparse.engine.method.row_plan import head_density, joined
 from routesparse.engine.method.segments import Segment, split
+from routesparse.engine.profiles.measure import NamedProfile
+from routesparse.engine.profiles.shape import AttentionShape
 from routesparse.engine.progress import Progress, no_progress
 from routesparse.engine.record.passes import PendingPass, RunSettings
 from routesparse.engine.record.trace import Trace
@@ -44,9 +45,6 @@ from routesparse.engine.runtime.current_prompt import CurrentPrompt
 from routesparse.engine.runtime.tensor_parallel import Ranks, caught
 from routesparse.engine.seeds import stable_seed
 from routesparse.kernels.compile_ahead import compiler_of
-
-if TYPE_CHECKING:
-    from routesparse.engine.profiles.measure import NamedProfile
 
 T = TypeVar("T")
 
@@ -278,14 +276,7 @@ class RoutingSession(AttentionRouter):
         run = self.trace.settings
         if isinstance(run.profile, LatencyProfile):
             return run.profile
-        profile = run.profile.on(
-            inputs.q.device,
-            inputs.q.dtype,
-            head_dim=inputs.q.shape[3],
-            heads=inputs.q.shape[1],
-            kv_heads=inputs.k.shape[1],
-            config=self.config,
-        )
+        profile = run.profile.on(AttentionShape.of(inputs), self.config)
         self.trace.settings = replace(run, profile=profile)
         differs = None if run.calibration is None else run.calibration.cost_mismatch(profile)
         if differs is not None:

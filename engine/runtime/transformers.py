@@ -24,8 +24,8 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import PromptError, UnsupportedModelError
-from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.models.refusals import check_call, check_family, check_mask, check_mask_request
 from routesparse.engine.runtime.attention_router import AttentionRouter
 
@@ -219,6 +219,25 @@ def router_of(model: PreTrainedModel) -> AttentionRouter | None:
     return _default_routers.get(id(model.config)) if router is None else router
 
 
+def inputs_of(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scaling: float | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+    key_start: Tensor | None = None,
+) -> AttentionInputs:
+    """What transformers hands to an attention function, as ours."""
+    scale = query.shape[3] ** -0.5 if scaling is None else scaling
+    return AttentionInputs(query, key, value, scale, key_start, softcap=softcap or None, sinks=sinks)
+
+
+def reaching(window: int | None, key: Tensor) -> int | None:
+    """A window that covers every key masks nothing: such a layer is an ordinary one."""
+    return None if window is None or window >= key.shape[2] else window
+
+
 @torch.compiler.disable(reason=_NOT_COMPILED)
 def attention(
     module: Any,
@@ -253,21 +272,10 @@ def attention(
         attention_mask = None if attention_mask is None else attention_mask.bool()
         if attention_mask is not None and not _left_padded(attention_mask):
             raise PromptError(_NOT_LEFT)
-    n_k, head_dim = key.shape[2:]
     # The routed path has no backward pass: keep autograd out of it, and refuse a later backward().
     with torch.no_grad():
-        inputs = AttentionInputs(
-            query,
-            key,
-            value,
-            scale=head_dim**-0.5 if scaling is None else scaling,
-            key_start=_first_keys(attention_mask),
-            softcap=softcap or None,
-            sinks=s_aux,
-        )
-        # A window that covers every key masks nothing: such a layer is an ordinary one.
-        window = None if sliding_window is None or sliding_window >= n_k else sliding_window
-        out = router.attend(inputs, layer=module.layer_idx, window=window)
+        inputs = inputs_of(query, key, value, scaling, softcap, s_aux, _first_keys(attention_mask))
+        out = router.attend(inputs, layer=module.layer_idx, window=reaching(sliding_window, key))
     needed = [x for x in (query, key, value, s_aux) if x is not None and x.requires_grad]
     if torch.is_grad_enabled() and needed:
         out = _NoBackward.apply(out, *needed)

@@ -18,12 +18,19 @@ import torch
 from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import PromptError, UnsupportedModelError
-from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.models.refusals import check_family
-from routesparse.engine.runtime.transformers import attention_modules, check_supported, forward_arguments
+from routesparse.engine.runtime.transformers import (
+    attention_modules,
+    check_supported,
+    forward_arguments,
+    inputs_of,
+    reaching,
+)
 
 _ATTRIBUTE = "_routesparse_watch"
+_on_the_host = torch.compiler.disable(reason="rows are drawn on the host")
 _lock = threading.RLock()
 
 
@@ -98,7 +105,7 @@ class _Listener:
         """Whether an attention call of this thread belongs to the pass that is watched."""
         return self._listening and self._thread == threading.get_ident()
 
-    @torch.compiler.disable(reason="rows are drawn on the host")
+    @_on_the_host
     def before(self, module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Open the shell around this pass's attention function. Errors: PromptError in a second thread."""
         me = threading.get_ident()
@@ -121,13 +128,13 @@ class _Listener:
         self._shell = _open_shell(name, self._modules[0])
         self._listening = True
 
-    @torch.compiler.disable(reason="rows are drawn on the host")
+    @_on_the_host
     def after(self, *_: Any) -> None:
         """The pass ended well."""
         if self.hears_this_call:
             self.watcher.finish()
 
-    @torch.compiler.disable(reason="rows are drawn on the host")
+    @_on_the_host
     def always(self, *_: Any) -> None:
         """The pass ended; another thread's, which was refused, ends nothing."""
         if self._thread == threading.get_ident():
@@ -161,20 +168,13 @@ class _Listener:
             raise PromptError(
                 f"a left-padded batch of {start[1]} tokens over {n_k} keys can't be certified; pass unpadded prompts"
             )
-        scale, window = named.get("scaling"), named.get("sliding_window")
-        inputs = AttentionInputs(
-            query,
-            key,
-            value,
-            scale=query.shape[-1] ** -0.5 if scale is None else scale,
-            key_start=None if start is None else start[0].to(query.device),
-            softcap=named.get("softcap") or None,
-            sinks=named.get("s_aux"),
-        )
-        covers = window is None or window >= n_k
         if n_q > n_k:
             raise UnsupportedModelError(f"{n_q} queries over {n_k} keys are no causal attention")
-        self.watcher.heard(Call(module.layer_idx, inputs, None if covers else window, out.transpose(1, 2)))
+        key_start = None if start is None else start[0].to(query.device)
+        more = (named.get(name) for name in ("scaling", "softcap", "s_aux"))
+        inputs = inputs_of(query, key, value, *more, key_start)
+        window = reaching(named.get("sliding_window"), key)
+        self.watcher.heard(Call(module.layer_idx, inputs, window, out.transpose(1, 2)))
 
 
 @dataclass
@@ -224,15 +224,13 @@ def _eager(module: Any) -> Callable[..., Any] | None:
 
 
 def _through(inner: Callable[..., Any] | None) -> Callable[..., Any]:
-    @torch.compiler.disable(reason="rows are drawn on the host")
-    def attention(
-        module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **named: Any
-    ) -> Any:
+    @_on_the_host
+    def attention(module: Any, *given: Any, **named: Any) -> Any:
         serve: Any = inner or _eager(module)
-        result = serve(module, query, key, value, *rest, **named)
+        result = serve(module, *given, **named)
         listener = module.__dict__.get(_ATTRIBUTE)
         if listener is not None and listener.hears_this_call:
-            listener.hear(module, query, key, value, result[0], named)
+            listener.hear(module, *given[:3], result[0], named)
         return result
 
     return attention

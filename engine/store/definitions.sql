@@ -1,5 +1,5 @@
 -- Definitions of the method, as queries need them; tests/engine/store/test_definitions.py holds them to the engine's.
-CREATE OR REPLACE MACRO visible.gate_statistic(mass, recent_mass) AS  -- method/scores.py; least() would skip a NULL
+CREATE OR REPLACE MACRO visible.gate_statistic(mass, recent_mass) AS  -- method/router.py; least() would skip a NULL
     CASE WHEN mass IS NOT NULL AND recent_mass IS NOT NULL THEN least(mass, recent_mass) END;
 CREATE OR REPLACE MACRO visible.outcome(pattern, fallback) AS  -- rows.py
     CASE WHEN fallback = 'dense' THEN 'dense by fallback' WHEN fallback = 'expand' THEN 'expanded'

@@ -7,9 +7,9 @@ uint8 [B, H, M, N], NEVER where no budget does. Budgets of a family are nested, 
 from __future__ import annotations
 
 from routesparse.kernels.common import dispatched
-from routesparse.kernels.families import NEVER
 from routesparse.kernels.level_maps import launch, naive
 from routesparse.kernels.level_maps.contract import MAX_LEVELS
+from routesparse.kernels.rules import NEVER
 
 __all__ = ["MAX_LEVELS", "NEVER", "band_levels", "readers", "score_levels", "slash_levels"]
 

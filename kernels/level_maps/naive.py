@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 
 from routesparse.kernels.causal_blocks import diagonal_blocks, forced_and_causal
-from routesparse.kernels.families import NEVER
 from routesparse.kernels.geometry import SegmentGeometry
 from routesparse.kernels.level_maps.contract import MAX_LEVELS
-from routesparse.kernels.rules import SCORE_BINS
+from routesparse.kernels.rules import NEVER, SCORE_BINS
 
 
 def band_levels(bands: torch.Tensor, budgets: torch.Tensor) -> torch.Tensor:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from routesparse.kernels.families import NEVER
 from routesparse.kernels.geometry import SegmentGeometry
 from routesparse.kernels.lower_plan.contract import capacity
 from routesparse.kernels.plan import RowPlan
 from routesparse.kernels.retained_mass.contract import FamilyMaps
+from routesparse.kernels.rules import NEVER
 
 
 def lower_levels(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from routesparse.kernels.families import NEVER
 from routesparse.kernels.retained_mass.contract import FamilyMaps
+from routesparse.kernels.rules import NEVER
 
 
 def pictures(

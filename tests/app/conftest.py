@@ -22,7 +22,7 @@ from routesparse.engine.calibration.artifact import Bucket, Calibration, CostMod
 from routesparse.engine.calibration.drift import fit_reference
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.jobs.queue import JobQueue
-from routesparse.engine.method.patterns import library_hash
+from routesparse.engine.method.families import library_hash
 from routesparse.engine.method.predictor import ErrorPredictor
 from routesparse.engine.store import bundle, spool
 from routesparse.engine.store.duckdb_store import Store

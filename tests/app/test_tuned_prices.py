@@ -16,7 +16,7 @@ from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.jobs import analysis
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.method.patterns import library_hash
+from routesparse.engine.method.families import library_hash
 
 TEXT = "The harbour master writes a ledger of vessels. " * 40
 REVISION = "b2adaaece53d832c"

@@ -8,7 +8,7 @@ from routesparse.engine.config import RouterConfig
 from routesparse.engine.method.certificate import bernstein_lower_bound, betting_lower_bound
 from routesparse.engine.method.fallback import CertificateTest, Certified
 from routesparse.engine.method.policy import NEXT_BUDGET
-from routesparse.engine.method.scores import Scores
+from routesparse.engine.method.router import Scores
 
 
 def certify(

@@ -43,7 +43,7 @@ def _moved(value: Any, device: str) -> Any:
 def steps_by_twins(kind: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """What the naive twins make of one problem: what kernels are given, and what they are compared with."""
     from routesparse.engine.method.families._block_ranking import block_scores, question_scores
-    from routesparse.engine.method.pooled_keys import pool_keys
+    from routesparse.engine.method.probe import pool_keys
     from routesparse.engine.method.retained_mass import candidate_mass
 
     oracle = _oracle()
@@ -118,16 +118,13 @@ def steps(twin: dict[str, Any], by_table: bool, device: str) -> Tensors:
 
 
 def _steps(twin: dict[str, Any], by_table: bool, device: str) -> Tensors:
-    from routesparse.engine import probe_masks
     from routesparse.engine.decide import heatmap
-    from routesparse.engine.method.descriptors import describe
+    from routesparse.engine.method.attend import head_density, lower
     from routesparse.engine.method.families import build_indices
     from routesparse.engine.method.families._block_ranking import block_scores, log_floors
-    from routesparse.engine.method.pooled_keys import pool_keys
-    from routesparse.engine.method.probe import run_probe
-    from routesparse.engine.method.probe_rows import CERTIFICATE, draw_shares, place_rows
+    from routesparse.engine.method.probe import describe, draw_shares, place_rows, pool_keys, run_probe
+    from routesparse.engine.method.records import CERTIFICATE
     from routesparse.engine.method.retained_mass import candidate_mass
-    from routesparse.engine.method.row_plan import head_density, lower
     from routesparse.kernels.betting_bound import betting_lower_bound
     from routesparse.kernels.level_maps import score_levels
 
@@ -204,10 +201,8 @@ def row_order(rows: torch.Tensor, device: str) -> torch.Tensor:
 
 def random_units(changes: dict[str, Any], width: int, units: tuple[int, int] = (2, 6)) -> dict[str, Any]:
     """Units [B, H] with random masses for steps 3 to 5; width 0: the library's candidates, policy "priced"."""
-    from routesparse.engine.method.descriptors import Descriptors
-    from routesparse.engine.method.patterns import library
-    from routesparse.engine.method.probe_rows import CERTIFICATE, ProbeRows
-    from routesparse.engine.method.retained_mass import CandidateMass
+    from routesparse.engine.method.families import library
+    from routesparse.engine.method.records import CERTIFICATE, CandidateMass, Descriptors, ProbeRows
     from routesparse.engine.method.segments import split
 
     oracle, by_gate = _oracle(), width > 0
@@ -261,7 +256,7 @@ def route_by_kernels(case: dict[str, Any], gate: float, device: str) -> tuple[Te
     from routesparse.engine.decide import units
     from routesparse.engine.decide.settings import LayerSettings
     from routesparse.engine.device.copies import Readout
-    from routesparse.engine.method.probe import Probe
+    from routesparse.engine.method.records import Probe
 
     settings = LayerSettings(case["config"], gate, case["profile"])
     assert units.kernel_takes(settings, case["masses"].row_mass.shape[1], None)

@@ -14,8 +14,8 @@ from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.decision import Decision
 from routesparse.engine.decide.layer import decide
 from routesparse.engine.decide.settings import LayerSettings
+from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.method.attend import dense_attention
-from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.segments import split
 from routesparse.engine.models.load import load_model

@@ -6,12 +6,10 @@ import numpy as np
 import torch
 
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.method.families import build_indices
-from routesparse.engine.method.inputs import AttentionInputs
+from routesparse.engine.device.inputs import AttentionInputs
+from routesparse.engine.method.families import build_indices, library
 from routesparse.engine.method.latency import LatencyProfile
-from routesparse.engine.method.patterns import library
-from routesparse.engine.method.probe import run_probe
-from routesparse.engine.method.probe_rows import draw_rows
+from routesparse.engine.method.probe import draw_rows, run_probe
 from routesparse.engine.method.segments import split
 from routesparse.engine.seeds import stable_seed
 from routesparse.kernels.interface import RowPlan
@@ -178,7 +176,7 @@ def plan_of_candidate(inputs: AttentionInputs, segment, candidates, indices, pla
 
 def random_scores(seed: int, units: int = 8, width: int = 9):
     """A router instance with nested budgets: more cost, more mass; dense last with mass 1."""
-    from routesparse.engine.method.scores import Scores
+    from routesparse.engine.method.router import Scores
 
     g = np.random.default_rng(seed)
     cost = np.sort(g.uniform(5, 100, (units, width)), 1)

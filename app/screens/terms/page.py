@@ -29,7 +29,7 @@ EQUATIONS = (
         "R = 1 − g + α u + β e,  g = min(m̂, recent mean)",
         "Risk of a candidate. Where g stands the paper has m̂ alone, a mean that hides the few last rows that ask the "
         "question.",
-        "engine/method/scores.py",
+        "engine/method/router.py",
     ),
     (
         5,

@@ -13,7 +13,7 @@ from routesparse.engine.decide.decision import Computed, Pending
 from routesparse.engine.decide.layer import begin
 from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.device.graphs import Graphs
-from routesparse.engine.method.inputs import AttentionInputs
+from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.segments import split
 

@@ -17,8 +17,8 @@ from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.decision import Decision
 from routesparse.engine.decide.layer import plan_of
 from routesparse.engine.decide.settings import LayerSettings
+from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import InputError
-from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.models.load import LoadedModel, load_model
 from routesparse.engine.models.token_count import chat
 from routesparse.engine.profiles.measure import NamedProfile

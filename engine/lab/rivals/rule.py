@@ -19,9 +19,9 @@ import torch
 import torch.nn.functional as F
 
 from routesparse.engine.config import RouterConfig
+from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.device.timing import Laps
 from routesparse.engine.method.attend import dense_attention
-from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.segments import Segment, split
 from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.kernels.causal_blocks import forced_and_causal

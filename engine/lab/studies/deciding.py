@@ -26,10 +26,10 @@ from routesparse.engine.decide.decision import Computed, Pending
 from routesparse.engine.decide.layer import begin, plan_of
 from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.device.graphs import Graphs
+from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.device.names import device_name
 from routesparse.engine.device.timing import Laps
 from routesparse.engine.lab import study
-from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.segments import split
 from routesparse.engine.provenance import git_commit, versions

@@ -27,9 +27,8 @@ from routesparse.kernels.rules import (
 if TYPE_CHECKING:
     import torch
 
-    from routesparse.engine.method.family import Context
-    from routesparse.engine.method.inputs import AttentionInputs
-    from routesparse.engine.method.probe import Probe
+    from routesparse.engine.device.inputs import AttentionInputs
+    from routesparse.engine.method.records import Context, Probe
     from routesparse.engine.method.segments import Segment
 
 

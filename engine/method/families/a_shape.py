@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from routesparse.engine.method.family import Context, Family, FamilyIndex, Look
-from routesparse.kernels.families import NEVER
-
-if TYPE_CHECKING:
-    from routesparse.engine.method.patterns import Candidate
-    from routesparse.engine.method.segments import Segment
+from routesparse.engine.method.records import Candidate, Context, Family, FamilyIndex, Look
+from routesparse.engine.method.segments import Segment
+from routesparse.kernels.rules import NEVER
 
 NAME = "a_shape"
 DENSITIES = (0.02, 0.05, 0.1, 0.2)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from routesparse.engine.method.families._block_ranking import ranked, ranked_row
-from routesparse.engine.method.family import Context, Family, FamilyIndex, Look
+from routesparse.engine.method.records import Candidate, Context, Family, FamilyIndex, Look
+from routesparse.engine.method.segments import Segment
 from routesparse.kernels.rules import SCORE_BINS
-
-if TYPE_CHECKING:
-    from routesparse.engine.method.patterns import Candidate
-    from routesparse.engine.method.segments import Segment
 
 NAME = "block_sparse"
 DENSITIES = (0.02, 0.05, 0.1, 0.2, 0.33, 0.5)

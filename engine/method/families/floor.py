@@ -10,14 +10,10 @@ At equal KL to dense attention it kept half the area of a number of blocks chose
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from routesparse.engine.method.families._block_ranking import log_floors, ranked, ranked_row
-from routesparse.engine.method.family import Context, Family, FamilyIndex, Look
-
-if TYPE_CHECKING:
-    from routesparse.engine.method.patterns import Candidate
-    from routesparse.engine.method.segments import Segment
+from routesparse.engine.method.records import Candidate, Context, Family, FamilyIndex, Look
+from routesparse.engine.method.segments import Segment
 
 NAME = "floor"
 MULTIPLIERS = (16.0, 8.0, 4.0, 2.0, 1.0, 0.5, 0.25)  # of the segment's floor

@@ -8,15 +8,11 @@ a gathered column costs about twice a key inside a block, and wider column sets 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from routesparse.engine.method.family import Context, Family, FamilyIndex, Look
-
-if TYPE_CHECKING:
-    from routesparse.engine.method.patterns import Candidate
-    from routesparse.engine.method.segments import Segment
+from routesparse.engine.method.records import Candidate, Context, Family, FamilyIndex, Look
+from routesparse.engine.method.segments import Segment
 
 NAME = "vertical_slash"
 DENSITIES = (0.02, 0.05, 0.1, 0.2, 0.33, 0.5)

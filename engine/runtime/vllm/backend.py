@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import UnsupportedModelError
-from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.runtime.vllm import batch, refusals, steps
 from routesparse.engine.runtime.vllm.batch import Row
 

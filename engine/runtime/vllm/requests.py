@@ -17,9 +17,9 @@ import torch
 
 from routesparse.engine.decide.decision import Computed
 from routesparse.engine.device.graphs import Graphs
+from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import InputError, StoreError
 from routesparse.engine.method.attend import dense_attention
-from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.prompts.text import clean_label

@@ -12,7 +12,7 @@ import pytest
 from routesparse.app.ui import plot
 from routesparse.app.ui.design import LIGHT
 from routesparse.engine.method import families
-from routesparse.engine.method.family import Look
+from routesparse.engine.method.records import Look
 
 
 @pytest.mark.parametrize(

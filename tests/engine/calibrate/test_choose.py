@@ -11,7 +11,7 @@ from routesparse.engine.calibration.artifact import stamp_of
 from routesparse.engine.calibration.tuned import MEASURES
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError, ConfigError
-from routesparse.engine.method.patterns import library_hash
+from routesparse.engine.method.families import library_hash
 
 PRICES = (0.25, 0.5, 1.0)
 LIMIT = 0.01

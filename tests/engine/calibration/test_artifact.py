@@ -25,8 +25,8 @@ from routesparse.engine.calibration.artifact import (
 from routesparse.engine.config import LatencyBudget, RouterConfig
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.method import policy
+from routesparse.engine.method.families import library_hash
 from routesparse.engine.method.latency import LatencyProfile
-from routesparse.engine.method.patterns import library_hash
 
 CONFIG = RouterConfig(policy="certified")
 PRICED = RouterConfig(policy="priced")

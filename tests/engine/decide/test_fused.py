@@ -15,12 +15,11 @@ from routesparse.engine.device.copies import Readout
 from routesparse.engine.device.timing import Stamps
 from routesparse.engine.method import fallback, router
 from routesparse.engine.method.certificate import betting_lower_bound
+from routesparse.engine.method.families import priced_candidate
 from routesparse.engine.method.layer_certificate import layer_lower_mass
 from routesparse.engine.method.layer_fallback import climb, masses_of
-from routesparse.engine.method.patterns import priced_candidate
-from routesparse.engine.method.probe import Probe
-from routesparse.engine.method.probe_rows import CERTIFICATE
-from routesparse.engine.method.scores import Scores
+from routesparse.engine.method.records import CERTIFICATE, Probe
+from routesparse.engine.method.router import Scores
 from tests.triton_process import triton_process
 
 # The interpreter is slow: 4 heads stand in three kinds, the others have 2.

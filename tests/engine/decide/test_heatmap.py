@@ -11,7 +11,7 @@ from routesparse.engine.decide.heatmap import Heatmap, draw
 from routesparse.engine.decide.layer import decide
 from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.method import families
-from routesparse.engine.method.probe_rows import BOUNDARY, CERTIFICATE, RECENT, ROUTING
+from routesparse.engine.method.records import BOUNDARY, CERTIFICATE, RECENT, ROUTING
 from routesparse.engine.method.segments import split
 
 

@@ -6,10 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from routesparse.engine.method.descriptors import describe
 from routesparse.engine.method.policy import LOCAL_BAND_TOKENS
-from routesparse.engine.method.probe import Probe
-from routesparse.engine.method.probe_rows import CERTIFICATE, draw_rows
+from routesparse.engine.method.probe import describe, draw_rows
+from routesparse.engine.method.records import CERTIFICATE, Probe
 from routesparse.engine.method.segments import split
 from routesparse.kernels.row_mass import row_mass
 

@@ -9,7 +9,7 @@ import torch
 from routesparse.engine.config import LatencyBudget, RouterConfig
 from routesparse.engine.method import fallback
 from routesparse.engine.method.policy import NEXT_BUDGET
-from routesparse.engine.method.scores import Scores
+from routesparse.engine.method.router import Scores
 
 CONFIG = RouterConfig(tau=0.8, confidence=0.95, max_tests=3)
 STRICT = replace(CONFIG, policy="strict", budget=LatencyBudget(1.0, "fraction"))

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from routesparse.engine.method import families
-from routesparse.engine.method.descriptors import describe
 from routesparse.engine.method.families._block_ranking import block_scores, ranked_row
 from routesparse.engine.method.policy import LOCAL_BLOCKS
-from routesparse.engine.method.probe_rows import CERTIFICATE, RECENT
+from routesparse.engine.method.probe import describe
+from routesparse.engine.method.records import CERTIFICATE, RECENT, Context
 from routesparse.engine.method.retained_mass import candidate_mass
 from routesparse.engine.method.segments import Segment, split
 from routesparse.kernels.causal_blocks import forced_and_causal as fast_forced_and_causal
@@ -82,7 +82,7 @@ def test_every_index_is_its_familys_definition(oracle, inputs, family):
     segment, _, probe, candidates, indices = oracle.step_one_and_two(inputs)
     forced, causal = forced_and_causal(inputs, segment)
     found = indices[family.name].levels.numpy()
-    context = families.Context(inputs, segment, candidates, probe)
+    context = Context(inputs, segment, candidates, probe)
     wanted = levels_by_hand(context, forced, causal, family, heads=found.shape[1])
     assert (np.broadcast_to(found, wanted.shape) == wanted).all()
     assert len(np.unique(found)) > 2, "the budgets differ, so the comparison can fail"
@@ -91,7 +91,7 @@ def test_every_index_is_its_familys_definition(oracle, inputs, family):
 @pytest.mark.parametrize("family", families.registered(), ids=lambda family: family.name)
 def test_a_dearer_budget_reads_all_that_a_cheaper_one_reads(oracle, inputs, family):
     segment, _, probe, candidates, _ = oracle.step_one_and_two(inputs)
-    context = families.Context(inputs, segment, candidates, probe)
+    context = Context(inputs, segment, candidates, probe)
     unit = (inputs.q.shape[0] - 1, 1)
     for i in range(segment.query_blocks):
         read = [set(family.reads(context, budget, unit, i)) for budget in context.budgets(family.name)]
@@ -101,7 +101,7 @@ def test_a_dearer_budget_reads_all_that_a_cheaper_one_reads(oracle, inputs, fami
 def test_a_window_ends_at_the_last_block_that_the_query_block_meets(oracle, inputs):
     """The definition of a_shape, against a loop over rows."""
     segment, _, _, candidates, _ = oracle.step_one_and_two(inputs)
-    context = families.Context(inputs, segment, candidates)
+    context = Context(inputs, segment, candidates)
     for budget, i in itertools.product(context.budgets("a_shape"), range(segment.query_blocks)):
         last = blocks_of_rows(segment, i)[-1]
         wanted = [j for j in range(segment.key_blocks) if last - budget.blocks < j <= last]
@@ -127,7 +127,7 @@ def test_band_mass_equals_the_formula_counted_offset_by_offset(phase, block_q, b
 def test_slash_bands_follow_the_diagonal(oracle, inputs):
     """The definition of vertical_slash: a query block further on reads the same bands, moved by its blocks."""
     segment, _, probe, candidates, _ = oracle.step_one_and_two(inputs)
-    context = families.Context(inputs, segment, candidates, probe)
+    context = Context(inputs, segment, candidates, probe)
     for budget, i in itertools.product(context.budgets("vertical_slash"), range(segment.query_blocks)):
         best = probe.band_mass[0, 1].sort(descending=True, stable=True).indices[: budget.blocks]
         base = blocks_of_rows(segment, i)[0]
@@ -151,7 +151,7 @@ def test_a_score_is_at_least_what_the_question_makes_of_it(oracle, inputs):
     """The largest share of a recent row, over QUESTION_FACTOR, against a loop over the rows' full softmax."""
     segment, rows, probe, candidates, _ = oracle.step_one_and_two(inputs)
     weights = oracle.block_sums(oracle.softmax(inputs)[0][:, :, segment.first :], segment.block_k)
-    context = families.Context(inputs, segment, candidates, probe)
+    context = Context(inputs, segment, candidates, probe)
     scores, raised = block_scores(inputs, segment).float(), 0
     for b, h in itertools.product(*map(range, inputs.q.shape[:2])):
         recent = rows.rows[b, h, rows.slice_of(RECENT)]
@@ -177,7 +177,7 @@ def test_block_sparse_never_exceeds_its_budget(oracle, inputs):
 
 def test_the_floor_reads_what_holds_its_share_and_nothing_else(oracle, inputs):
     segment, _, probe, candidates, indices = oracle.step_one_and_two(inputs)
-    context = families.Context(inputs, segment, candidates, probe)
+    context = Context(inputs, segment, candidates, probe)
     found = indices["floor"]
     for budget in family(candidates, "floor"):
         read = found.levels <= budget.level

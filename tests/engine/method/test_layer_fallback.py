@@ -8,7 +8,7 @@ import torch
 
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.method.layer_fallback import climb, levels_above, next_levels, read_climb
-from routesparse.engine.method.patterns import Candidate
+from routesparse.engine.method.records import Candidate
 
 CONFIG = RouterConfig(policy="priced", tau_layer=0.8, tau_head=0.5, max_tests=3)
 ROWS = 128

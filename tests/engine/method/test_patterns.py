@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.method import families, patterns
-from routesparse.engine.method.families import floor
-from routesparse.engine.method.patterns import library, library_hash
+from routesparse.engine.method import families
+from routesparse.engine.method.families import floor, library, library_hash
 from routesparse.engine.method.segments import blocks_for_density, split
 
 LENGTHS = [384, 514, 1_000, 2_048, 4_096, 16_384, 131_072]
@@ -104,5 +103,5 @@ def test_a_familys_stamp_holds_every_constant_of_its_file(family):
 
 def test_the_stamp_changes_with_the_librarys_version(monkeypatch):
     before = library_hash()
-    monkeypatch.setattr(patterns, "LIBRARY_VERSION", 99)
+    monkeypatch.setattr(families, "LIBRARY_VERSION", 99)
     assert library_hash() != before

@@ -13,8 +13,8 @@ from routesparse.engine.decide.layer import decide
 from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.errors import NumericsError
 from routesparse.engine.method import probe as probe_module
-from routesparse.engine.method.probe import run_probe
-from routesparse.engine.method.probe_rows import BOUNDARY, CERTIFICATE, RECENT, ROUTING, draw_rows
+from routesparse.engine.method.probe import draw_rows, run_probe
+from routesparse.engine.method.records import BOUNDARY, CERTIFICATE, RECENT, ROUTING
 from routesparse.engine.method.segments import split
 from routesparse.engine.seeds import stable_seed
 from routesparse.kernels.block_lse import naive as block_lse

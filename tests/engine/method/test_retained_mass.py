@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from routesparse.engine.method.probe_rows import BOUNDARY, RECENT, ROUTING
+from routesparse.engine.method.records import BOUNDARY, RECENT, ROUTING
 from routesparse.engine.method.retained_mass import candidate_mass
 
 INPUTS = {

@@ -9,7 +9,7 @@ import torch
 
 from routesparse.engine.config import LatencyBudget, RouterConfig
 from routesparse.engine.method import router, solvers
-from routesparse.engine.method.scores import Scores
+from routesparse.engine.method.router import Scores
 
 BUDGET = LatencyBudget(0.5, "fraction")
 BUDGETED = RouterConfig(policy="budgeted", budget=BUDGET)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from routesparse.engine.method.row_plan import head_density, lower
+from routesparse.engine.method.attend import head_density, lower
 from routesparse.engine.method.segments import split
 from routesparse.kernels.rules import LISTED_SHARE
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.method.router import cheapest_admissible, choose
-from routesparse.engine.method.scores import Scores
+from routesparse.engine.method.router import Scores, cheapest_admissible, choose
 
 
 def scores(**extra):

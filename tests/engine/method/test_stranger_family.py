@@ -22,8 +22,8 @@ from routesparse.engine.decide.layer import decide, plan_of
 from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.errors import PatternError
 from routesparse.engine.method import families
-from routesparse.engine.method.families import Context
-from routesparse.engine.method.patterns import library, library_hash, stamped_families
+from routesparse.engine.method.families import library, library_hash, stamped_families
+from routesparse.engine.method.records import Context
 from routesparse.engine.method.retained_mass import candidate_mass
 from routesparse.engine.method.segments import split
 from tests.triton_process import triton_process

@@ -8,9 +8,9 @@ import pytest
 from routesparse.engine.decide.heatmap import draw
 from routesparse.engine.errors import PatternError
 from routesparse.engine.method import families
-from routesparse.engine.method.patterns import library
+from routesparse.engine.method.attend import lower
+from routesparse.engine.method.families import library
 from routesparse.engine.method.retained_mass import candidate_mass
-from routesparse.engine.method.row_plan import lower
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from routesparse.engine.calibration.artifact import Calibration, stamp_of
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError, ConfigError, ModelError, PromptError
 from routesparse.engine.export.report_settings import command
+from routesparse.engine.method.families import library_hash
 from routesparse.engine.method.latency import LatencyProfile
-from routesparse.engine.method.patterns import library_hash
 from routesparse.engine.models.files import revision_of
 from routesparse.engine.models.load import load_model, revision_of_model
 from routesparse.engine.models.rope import KINDS, RopeScaling

@@ -13,7 +13,7 @@ from routesparse.engine.calibration.artifact import Bucket, Calibration
 from routesparse.engine.config import LatencyBudget, RouterConfig
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.method import families
-from routesparse.engine.method.probe_rows import CERTIFICATE
+from routesparse.engine.method.records import CERTIFICATE
 from routesparse.engine.record import to_rows
 from routesparse.engine.record.passes import RunInfo
 from routesparse.engine.runtime.session import RoutingSession

@@ -1,7 +1,6 @@
 """Latency limits, refusals and what a session keeps of them: nothing half done. CPU only."""
 
 import math
-from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -16,9 +15,8 @@ from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.errors import ConfigError, NumericsError
 from routesparse.engine.method.predictor import ErrorPredictor
 from routesparse.engine.method.probe import run_probe
-from routesparse.engine.method.probe_rows import CERTIFICATE
+from routesparse.engine.method.records import CERTIFICATE
 from routesparse.engine.method.segments import split
-from routesparse.engine.runtime import session
 from routesparse.engine.runtime.current_prompt import KEPT_PROMPTS
 from routesparse.engine.runtime.session import RoutingSession
 
@@ -84,16 +82,6 @@ def test_nan_or_inf_names_the_layer_and_leaves_no_record_of_the_prompt(oracle, s
     assert not decisions(routed) and routed.trace.decisions == ()
 
 
-def test_after_a_refused_prompt_the_next_one_is_routed(oracle, start):
-    routed, call = start()
-    broken = oracle.draw_inputs(7)
-    broken.k[:] = math.nan
-    with pytest.raises(NumericsError):
-        call(broken)
-    call(oracle.draw_inputs(7))
-    assert len(decisions(routed)) == 1 and len(routed.trace.prompts) == 1
-
-
 def test_after_a_refused_prompt_a_chunk_joins_no_older_one(oracle, start):
     """Its keys belong to the prompt that failed: it runs dense, and the older prompt keeps its length."""
     routed, call = start()
@@ -129,40 +117,6 @@ def test_an_interrupted_prefill_leaves_no_prompt(oracle, start):
     call(oracle.draw_inputs(7, n_q=400))
     routed.start()
     assert routed.trace.prompts == []
-
-
-def test_an_error_of_any_kind_leaves_no_half_prompt(oracle, start, monkeypatch):
-    routed, call = start()
-    monkeypatch.setattr(session, "execute", lambda *_: (_ for _ in ()).throw(MemoryError("no memory")))
-    with pytest.raises(MemoryError):
-        call(oracle.draw_inputs(7))
-    assert routed.trace.prompts == []
-
-
-def test_kernels_start_on_the_device_of_the_queries(oracle, config, monkeypatch):
-    """Layers of one model may lie on several GPUs. No GPU here: the guard is asked for the queries' device."""
-    asked = []
-
-    def guard(tensor):
-        asked.append(tensor)
-        return nullcontext()
-
-    monkeypatch.setattr(session.torch.cuda, "device_of", guard)
-    routed = RoutingSession(config, profile=oracle.PROFILE)
-    inputs = oracle.draw_inputs(1)
-    routed.attend(inputs, layer=0)
-    assert [tensor is inputs.q for tensor in asked] == [True]
-
-
-def test_a_predictor_is_kept_for_each_device(oracle, config):
-    """Graphs know it by identity: layers on two devices must not make it anew at every change."""
-    predictor = ErrorPredictor(0.1, ((-1,),), ((0.0,),), ((0,),), ((0,),), ((0.0,),), 0)
-    calibration = Calibration("c", "d", 0.6, 0.5, "m", "r", "l", {}, (), (), 0, {}, predictor=predictor)
-    routed = RoutingSession(replace(config, gate_threshold=None), calibration, profile=oracle.PROFILE)
-    devices = [torch.device(name) for name in ("cpu", "meta", "cpu", "meta")]
-    found = [routed._predictor_on(device) for device in devices]
-    assert found[0] is found[2] and found[1] is found[3]
-    assert [one.value.device.type for one in found[:2]] == ["cpu", "meta"]
 
 
 def test_a_calibration_brings_its_gate_and_alpha(oracle, config):
@@ -220,32 +174,6 @@ def test_rows_are_redrawn_for_every_layer_and_segment_and_the_same_on_every_run(
     assert (rows(0, 0) == first).all()
     for other in (rows(1, 0), rows(0, 1), rows(0, 0, seed=1)):
         assert (other != first).any()
-
-
-def certificate_rows_of(routed):
-    """The masses that certified the last prompt's first layer: they change with the rows that were drawn."""
-    return routed.trace.prompts[-1].passes[0].decisions[0].certificate_mass
-
-
-def test_every_prompt_of_a_session_draws_its_own_rows(oracle, config):
-    routed = RoutingSession(config, profile=oracle.PROFILE)
-    inputs = oracle.draw_inputs(8)
-    drawn = []
-    for _ in range(2):
-        routed.attend(inputs, layer=0)
-        drawn.append(certificate_rows_of(routed))
-    assert not np.array_equal(*drawn)
-
-
-def test_the_salt_makes_the_rows_the_prompts_own_and_repeatable(oracle, config):
-    inputs = oracle.draw_inputs(8)
-    drawn = []
-    for salt in ("one", "other", "one"):
-        routed = RoutingSession(config, profile=oracle.PROFILE, salt=salt)
-        routed.attend(inputs, layer=0)
-        drawn.append(certificate_rows_of(routed))
-    assert np.array_equal(drawn[0], drawn[2])
-    assert not np.array_equal(drawn[0], drawn[1])
 
 
 def test_a_segment_too_short_to_be_probed_is_refused(oracle, config):

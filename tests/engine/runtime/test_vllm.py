@@ -10,9 +10,9 @@ import torch
 
 from routesparse.engine import shared_folder
 from routesparse.engine.config import RouterConfig
+from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import ConfigError, InputError, UnsupportedModelError
 from routesparse.engine.method.attend import dense_attention
-from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.runtime.quality import Chosen
 from routesparse.engine.runtime.session import RoutingSession
@@ -21,7 +21,6 @@ from routesparse.engine.runtime.vllm.batch import Row
 from routesparse.engine.runtime.vllm.requests import Requests, ServedModel, prompt_digest
 from routesparse.engine.runtime.vllm.settings import ServingSettings, from_environment
 from routesparse.engine.store.bundle import verified_tables
-from routesparse.kernels.attention import torch_cpu
 
 HEADS, KV_HEADS, DIM, LAYERS = 4, 2, 16, 2
 PROFILE = LatencyProfile("p", "d", "torch", "float32", 16, 2, 1, 32, 16, 0, 10, 0, 0, 10, 0, 0, 0, 0)
@@ -198,12 +197,6 @@ def test_one_in_three_routed_prompts_is_recorded_each_once(tmp_path):
     assert sorted(names) == ["a", "d"]
 
 
-def test_zero_records_nothing(tmp_path):
-    requests = requests_into(tmp_path, every=0)
-    assert prefill(requests, Row("a", 0, 0, TOKENS, 0, TOKENS), inputs_of(1))
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
     "row",
     [
@@ -234,14 +227,6 @@ def test_a_prompt_with_nan_is_served_dense_and_said_so_and_the_next_is_routed(tm
     assert not list(tmp_path.iterdir())
     assert prefill(requests, Row("well", 0, 0, TOKENS, 0, TOKENS), inputs_of(2))
     assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_a_spool_that_cannot_be_written_costs_the_record_only(tmp_path, caplog):
-    spool = tmp_path / "file"
-    spool.write_text("in the way")
-    with caplog.at_level(logging.ERROR, "vllm.routesparse"):
-        assert prefill(requests_into(spool), Row("a", 0, 0, TOKENS, 0, TOKENS), inputs_of(1))
-    assert "could not record request a" in caplog.text
 
 
 def test_an_empty_mount_point_takes_no_record_and_the_server_says_so_and_goes_on(
@@ -376,22 +361,3 @@ def test_other_versions_and_page_layouts_are_refused_by_name():
 def test_layers_with_more_than_causal_attention_are_not_routed(extra):
     assert refusals.is_plain({"num_heads": 4, "alibi_slopes": None, "attn_type": "decoder"})
     assert not refusals.is_plain(extra)
-
-
-def test_a_prompt_is_routed_in_vllms_inference_mode_by_several_threads(tmp_path, monkeypatch):
-    """vLLM's worker also replaces set_num_threads, by a warning."""
-    monkeypatch.setattr(torch_cpu, "_SPAN_ROWS", 64)
-    row, inputs, before = Row("a", 0, 0, TOKENS, 0, TOKENS), inputs_of(1), torch.get_num_threads()
-    wanted = prefill(requests_into(tmp_path / "alone"), row, inputs)
-    torch.set_num_threads(2)
-    try:
-        with monkeypatch.context() as patched, torch.inference_mode():
-            patched.setattr(
-                torch, "set_num_threads", lambda _: pytest.fail("the worker's warning was called")
-            )
-            found = prefill(requests_into(tmp_path / "inside"), row, inputs)
-    finally:
-        torch.set_num_threads(before)
-    assert len(wanted) == LAYERS
-    for one, other in zip(found, wanted, strict=True):
-        assert torch.equal(one, other)

@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 
 from routesparse.engine.method import families
-from routesparse.engine.method.scores import gate_statistic
+from routesparse.engine.method.router import gate_statistic
 from routesparse.engine.rows import OUTCOMES, is_layer_uncertified, outcome
 from routesparse.engine.store.owner_view import OwnerView
 

@@ -42,8 +42,7 @@ from routesparse.engine.calibration.artifact import Calibration, conformal_delta
 from routesparse.engine.errors import InputError
 from routesparse.engine.lab.studies.coverage.data import stacked
 from routesparse.engine.lab.studies.coverage.plan import BUCKETS, DOMAINS
-from routesparse.engine.method.router import admissible, cheapest_admissible, priced_threshold
-from routesparse.engine.method.scores import gate_statistic
+from routesparse.engine.method.router import admissible, cheapest_admissible, gate_statistic, priced_threshold
 from routesparse.engine.stats.coverage import summarise
 
 CONFIDENCE = 0.95

@@ -16,7 +16,7 @@ from routesparse.engine.config import RouterConfig, renamed
 from routesparse.engine.errors import InputError
 from routesparse.engine.lab import study
 from routesparse.engine.lab.studies.coverage.journal import read_journal
-from routesparse.engine.method.scores import gate_statistic
+from routesparse.engine.method.router import gate_statistic
 
 FROZEN = ("gate_threshold", "profile", "config", "revision", "dtype")  # what all windows must share
 ENDED = "not finished: the run was ended from outside"

@@ -24,6 +24,7 @@ from routesparse.engine.calibrate.measure import ERROR_ROWS, prefill
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.decision import Decision
 from routesparse.engine.decide.settings import LayerSettings
+from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.lab.studies.coverage.plan import Planned
 from routesparse.engine.method.certificate import (
     bernstein_lower_bound,
@@ -32,10 +33,9 @@ from routesparse.engine.method.certificate import (
     row_lower_bound,
 )
 from routesparse.engine.method.fallback import FALLBACK_KINDS
-from routesparse.engine.method.inputs import AttentionInputs
+from routesparse.engine.method.families import priced_candidate
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.layer_fallback import levels_above, next_levels
-from routesparse.engine.method.patterns import priced_candidate
 from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.seeds import stable_seed

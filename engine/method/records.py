@@ -1,4 +1,4 @@
-"""What a pattern family is: its name, budgets, words, index, definition and look. Loading this loads no torch.
+"""What the method's steps hand to one another, each record once. Loading this loads no torch.
 
 A family's index is one *level map*: for every query block and KV block the smallest budget, counted from 0, that reads
 the KV block. The paper builds indices for each (pattern, budget); one map holds all budgets of a family, because they
@@ -18,16 +18,33 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
-    from routesparse.engine.method.inputs import AttentionInputs
-    from routesparse.engine.method.patterns import Candidate
-    from routesparse.engine.method.probe import Probe
+    from routesparse.engine.device.inputs import AttentionInputs
     from routesparse.engine.method.segments import Segment
+    from routesparse.engine.rows import Pattern
     from routesparse.kernels.geometry import SegmentGeometry
     from routesparse.kernels.retained_mass import RankedColumns
 
 T = TypeVar("T")
 
 COLUMN_LEVELS = 8  # three bits beside a column's key hold its level
+RECENT, ROUTING, CERTIFICATE, BOUNDARY = 0, 1, 2, 3  # the groups of a probe's rows, see probe.py
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One pattern with one budget; ``level`` counts budgets inside the family, from 0 (cheapest).
+
+    What blocks, columns and share count is the family's to say.
+    """
+
+    index: int
+    pattern: Pattern
+    level: int
+    blocks: int = 0
+    columns: int = 0
+    share: float = 0.0
+    block_k: int = 64
+    budget: str = "all"  # in words, with units: the family's ``text``
 
 
 @dataclass(frozen=True)
@@ -44,7 +61,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Family:
-    """One pattern family; ``families.register`` makes it known.
+    """One pattern family; its line in ``families._registered`` makes it known.
 
     budgets(segment): fields of ``Candidate`` (blocks, columns, share) of each budget, cheapest first; each reads
     what those before it read, whichever way its numbers go. text: a budget in words, with units. build(context,
@@ -110,7 +127,7 @@ class Context:
 class FamilyIndex:
     """One family's nested budgets. B and H may be 1 where the family does not depend on them.
 
-    levels: uint8 [B, H, M, N], 0 for blocks that every plan reads, NEVER (``kernels/families.py``) for blocks that no
+    levels: uint8 [B, H, M, N], 0 for blocks that every plan reads, NEVER (``kernels/rules.py``) for blocks that no
     budget reads and those beyond the diagonal; columns: int64 [B, H, V] best first, or None, of which
     column_counts[level] belong to a level; row_counts: int32 [B, H, M, levels], blocks that each query block reads at
     each level, where the builder knows them (others are counted); readers: what ``counted`` finds.
@@ -164,3 +181,68 @@ class FamilyIndex:
         levels = constant(of_rank, device)
         by_key = torch.add(levels.int(), self.columns.int(), alpha=COLUMN_LEVELS).sort(-1).values
         return RankedColumns(self.columns, levels, constant(counts, device), by_key)
+
+
+@dataclass(frozen=True)
+class ProbeRows:
+    """Row numbers inside the segment, int64 [B, H, P], in the order recent, routing, certificate, boundary."""
+
+    rows: torch.Tensor
+    sizes: tuple[int, int, int, int]
+
+    def slice_of(self, kind: int) -> slice:
+        """Where a group stands on the last axis of ``rows`` and of everything measured on it."""
+        start = sum(self.sizes[:kind])
+        return slice(start, start + self.sizes[kind])
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What the probe saw. P probe rows, N KV blocks, K keys of the segment; float32."""
+
+    rows: ProbeRows
+    lse: torch.Tensor  # [B, H, P], natural log, scale and sink included
+    block_mass: torch.Tensor  # [B, H, P, N], softmax mass per KV block
+    sink_mass: torch.Tensor  # [B, H, P], mass of the always-kept attention sink (0 without)
+    entropy: torch.Tensor  # [B, H, P], nats over KV blocks
+    local: torch.Tensor  # [B, H, P], mass of the last LOCAL_BAND_TOKENS
+    spread: torch.Tensor  # [B, H, P, octaves], mass by octave of distance in KV blocks; 0: the first block
+    column_mass: torch.Tensor  # [B, H, K] summed over the recent rows, offsets >= LOCAL_OFFSETS
+    band_mass: torch.Tensor  # [B, H, N] by block distance: what a band brings to a query block
+    finite: torch.Tensor  # bool scalar: no NaN or Inf was met in the layer's queries or keys
+    pooled: bool = False  # the routing and boundary rows know whole blocks only (eq. 3)
+
+    @property
+    def recent_block_mass(self) -> torch.Tensor:
+        """[B, H, recent rows, N]."""
+        return self.block_mass[:, :, self.rows.slice_of(RECENT)]
+
+
+@dataclass(frozen=True)
+class Descriptors:
+    """Each [B, H] float32. entropy in nats over KV blocks; local_band and agreement in [0, 1]."""
+
+    entropy: torch.Tensor
+    local_band: torch.Tensor
+    agreement: torch.Tensor
+
+
+@dataclass(frozen=True)
+class CandidateMass:
+    """What each of C candidates (dense last) retains on each of P probe rows, and what it reads; float32."""
+
+    row_mass: torch.Tensor  # [B, H, P, C] in [0, 1]; dense: 1
+    tiles: torch.Tensor  # [B, H, C], KV tiles read over the body's query blocks
+    columns: torch.Tensor  # [B, H, C], single columns read over the body's query blocks
+    density: torch.Tensor  # [B, H, C], kept share of the body's causal area, left padding aside
+
+    def group_mean(self, probe: Probe, kind: int) -> torch.Tensor:
+        """Mean mass over one group of probe rows: [B, H, C]."""
+        return self.row_mass[:, :, probe.rows.slice_of(kind)].mean(2)
+
+    def disagreement(self, probe: Probe) -> torch.Tensor:
+        """u: standard deviation of the recent, routing and boundary groups' mean mass, [B, H, C]."""
+        import torch
+
+        kinds = [k for k in (RECENT, ROUTING, BOUNDARY) if probe.rows.sizes[k]]
+        return torch.stack([self.group_mean(probe, k) for k in kinds]).std(0, correction=0)
