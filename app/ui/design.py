@@ -10,36 +10,8 @@ from typing import Any
 
 import streamlit as st
 
-from routesparse.engine.export.palette import (
-    DARK,
-    LIGHT,
-    Theme,
-    blend,
-    contrast,
-    letter,
-    name,
-    pattern_color,
-    scale_color,
-    strength,
-    text_on,
-)
-
-__all__ = [
-    "DARK",
-    "FONT",
-    "LIGHT",
-    "Theme",
-    "blend",
-    "contrast",
-    "current_theme",
-    "letter",
-    "log_ticks",
-    "name",
-    "pattern_color",
-    "scale_color",
-    "strength",
-    "text_on",
-]
+from routesparse.engine.export.palette import *  # noqa: F403
+from routesparse.engine.export.palette import DARK, LIGHT, Theme
 
 FONT = '"Source Sans", "Source Sans 3", system-ui, sans-serif'
 

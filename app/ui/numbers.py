@@ -4,55 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from routesparse.engine.export.numbers import (
-    NOT_MEASURED,
-    bound,
-    count,
-    device,
-    is_missing,
-    kl,
-    limit,
-    mass,
-    micros,
-    millis,
-    rounded_down,
-    several,
-    share,
-    short_limit,
-    size,
-    small,
-    threshold,
-    times,
-    tokens,
-)
-
-__all__ = [
-    "NOT_MEASURED",
-    "bound",
-    "count",
-    "device",
-    "duration",
-    "is_missing",
-    "kl",
-    "limit",
-    "mass",
-    "may_miss",
-    "micros",
-    "millis",
-    "rounded_down",
-    "several",
-    "share",
-    "share_passed",
-    "short_limit",
-    "size",
-    "small",
-    "span",
-    "threshold",
-    "times",
-    "tokens",
-    "uncertified",
-    "whole_micros",
-]
+from routesparse.engine.export.numbers import *  # noqa: F403
+from routesparse.engine.export.numbers import NOT_MEASURED, is_missing, rounded_down, several, share
 
 
 def share_passed(value: Any) -> str:

@@ -2,8 +2,8 @@
 
 A question may take SECONDS of a processor, FILE_S_PER_MB more for a tokenizer that is read and TEXT_S_PER_MB for a
 million characters, and MEMORY_BYTES and CHARACTER_BYTES more a character. Past a bound the process ends, the asker gets
-a ModelError, and the same question is not asked again until a file has changed. The process (bounded_process.py) takes
-30 MB with the bundled model, 0.4 GB where it needs transformers.
+a ModelError. How many tokens a text has, and a question that failed, is not asked again until a file has changed. The
+process (bounded_process.py) takes 30 MB with the bundled model, 0.4 GB where it needs transformers.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from routesparse.engine.files.plain_files import state_of
 
 SECONDS, FILE_S_PER_MB, TEXT_S_PER_MB = 5.0, 1.0, 15.0  # measured, for the two: 0.2 and 3
 MEMORY_BYTES, CHARACTER_BYTES = 1 << 30, 256  # measured: 0.3 GB and 110
-_MOST_FAILURES = 256
+_MOST_KNOWN = 256
 
 _process = BoundedProcess("routesparse.engine.models.tokenizer_server", ModelError)
-_failed: dict[object, str] = {}
+_known: dict[object, tuple[bool, Any]] = {}  # whether a question was answered, and what or why not
 
 
 def largest_id(folder: Path) -> int:
@@ -60,17 +60,21 @@ def _ask(folder: Path, what: str, text: str, *values: object) -> Any:
     seconds = SECONDS + FILE_S_PER_MB * size / 1e6 + TEXT_S_PER_MB * len(text) / 1e6
     memory = MEMORY_BYTES + CHARACTER_BYTES * len(text)
     with _process.lock:
-        why = _failed.get(key)
-        if why is None:
+        known = _known.get(key)
+        if known is None:
             asked, content = [str(folder), what, *values], text.encode("utf-8", "surrogatepass")
             try:
                 (found,) = _process.ask(asked, content, seconds=seconds, memory_bytes=memory)
-                return json.loads(found)
+                known = True, json.loads(found)
             except NoAnswerError as error:
-                why = str(error)
-            if len(_failed) >= _MOST_FAILURES:
-                _failed.clear()
-            _failed[key] = why
+                known = False, str(error)
+            if len(_known) >= _MOST_KNOWN:
+                _known.clear()
+            if what == "count" or not known[0]:  # other answers hold texts
+                _known[key] = known
+    answered, why = known
+    if answered:
+        return why
     if why == "ValueError: not readable JSON":
         raise ModelError(f"{folder.name}/tokenizer.json is not readable JSON; download the model again")
     why = " ".join(shortened(why).split()).rstrip(".")

@@ -82,9 +82,7 @@ def read_rows(text: str) -> tuple[list[Row], list[str]]:
         except RecursionError:  # what JSON's reader takes may be too deep for the search for texts
             wrong.append(f"line {number} is nested too deeply; name its text prompt")
     if not found:
-        raise PromptError(
-            wrong[0] if wrong else "the file has no line with a prompt; pass one JSON object a line"
-        )
+        raise PromptError([*wrong, "the file has no line with a prompt; pass one JSON object a line"][0])
     return found, wrong
 
 
@@ -96,9 +94,7 @@ def read_one(path: Path, number: int | None, chat: Chat) -> tuple[PromptText, li
     whole = read_prompt(path)
     if path.suffix.lower() != SUFFIX:
         if number is not None:
-            raise InputError(
-                f"--number {number} is for a {SUFFIX} file, {path.name} is one prompt; leave it out"
-            )
+            raise InputError(f"--number {number} is for a {SUFFIX} file, {path.name} is one; leave it out")
         return whole, []
     rows, wrong = read_rows(whole.text)
     if number is not None and number > len(rows):
@@ -118,7 +114,7 @@ def _object(line: str, number: int) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         why = shortened(error)
         raise PromptError(
-            f"line {number} is no JSON ({why}); pass one object a line, or a .txt file"
+            f"line {number} is no JSON ({why}); pass an object a line, or a .txt file"
         ) from error
     return value if isinstance(value, dict) else {}
 
@@ -152,7 +148,7 @@ def _row(value: dict[str, Any], number: int) -> Row:
         json.dumps([text, messages], ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise PromptError(
-            f"line {number} escapes half a character (\\ud800 to \\udfff); write it as UTF-8"
+            f"line {number} escapes half a character (\\ud800 ...); write it as UTF-8"
         ) from error
     return Row(number, text, messages, _told(taken, text, value, number))
 
@@ -190,7 +186,24 @@ def _told(taken: Sequence[str], text: str, value: dict[str, Any], number: int) -
     ]
     if len(taken) < 2 and not left:
         return ""
-    names = ", ".join(left[:_MOST_NAMED]) + (
-        f" and {len(left) - _MOST_NAMED} more" if left[_MOST_NAMED:] else ""
-    )
+    more = f" and {len(left) - _MOST_NAMED} more" if left[_MOST_NAMED:] else ""
+    names = ", ".join(left[:_MOST_NAMED]) + more
     return f"line {number}: the prompt is {' + '.join(taken)}" + (f"; left out: {names}" if left else "")
+
+
+def jsonl_prompts(text: str) -> tuple[list[str], list[str]]:
+    """The prompt of every line that has one, where no model is chosen that could render messages; in order, and what is
+    wrong with each other line.
+
+    Errors: PromptError where no line has a prompt; it names the first line that is wrong.
+    """
+    rows, wrong = read_rows(text)
+    found = []
+    for row in rows:
+        try:
+            found.append(row.prompt(None))
+        except PromptError as error:
+            wrong.append(str(error))
+    if not found:
+        raise PromptError(wrong[0])
+    return found, wrong

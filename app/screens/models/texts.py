@@ -8,7 +8,6 @@ from typing import Any
 
 import streamlit as st
 
-from routesparse.app.shell.jsonl import jsonl_prompts
 from routesparse.app.shell.session_memory import remembered
 from routesparse.app.ui import numbers
 from routesparse.app.ui.glossary import TERMS
@@ -18,7 +17,7 @@ from routesparse.engine.errors import InputError
 from routesparse.engine.jobs.documents import LEAST_DOCUMENTS, pack
 from routesparse.engine.jobs.kinds import CALIBRATED, CalibrateRequest
 from routesparse.engine.models.token_count import holds
-from routesparse.engine.prompts.jsonl import IN_WORDS
+from routesparse.engine.prompts.jsonl import IN_WORDS, jsonl_prompts
 from routesparse.engine.prompts.text import PromptText, clean_label, decode_prompt
 
 _LEAST, _MOST = 4_096, 8_192

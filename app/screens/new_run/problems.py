@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
@@ -17,7 +17,7 @@ from routesparse.engine.errors import InputError
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.models.files import resolve, revision_of
 from routesparse.engine.models.rope import RopeScaling
-from routesparse.engine.models.token_count import PromptSize, most_tokens
+from routesparse.engine.models.token_count import most_tokens
 from routesparse.engine.profiles.limits import LeastLimit
 
 EXAMPLE_LIMIT = "0.35"
@@ -38,10 +38,9 @@ class Fix:
     changes: dict[str, Any]
 
 
-# The first of the calibrations that New run offers.
-NO_CALIBRATION = "none"
+NONE = "none"  # the first of the calibrations and quality targets that are offered
 UNSCALED = Fix("Run without RoPE scaling", {"rope": ""})
-UNCALIBRATED = Fix("Run without a calibration", {"calibration": NO_CALIBRATION})
+UNCALIBRATED = Fix("Run without a calibration", {"calibration": NONE})
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Problem:
     """What is wrong, in words, and the buttons that mend it. blocks: whether nothing can be queued until then."""
 
     text: str
-    fixes: tuple[Fix, ...] = field(default=())
+    fixes: tuple[Fix, ...] = ()
     blocks: bool = True
 
 
@@ -67,17 +66,26 @@ def of_settings(wishes: dict[str, Any]) -> list[Problem]:
         "break_even": Fix("Let the profile predict it", {"break_even": None}),
         "rope": UNSCALED,
     }
-    segment = wishes["segment"]
+    segment, rows = wishes["segment"], RouterConfig.block_q
     if segment is not None and segment > 0:
-        near = max(1, round(segment / RouterConfig.block_q)) * RouterConfig.block_q
+        near = max(1, round(segment / rows)) * rows
         fixes["segment"] = Fix(f"Use {near:,} tokens", {"segment": near})
     found = []
     for name, fix in fixes.items():
         alone = {"policy": wishes["policy"], "budget": EXAMPLE_LIMIT, name: wishes.get(name)}
         if wishes.get(name) is not None and (text := _error(alone)):
-            found.append(Problem(_in_plain_words(name, wishes) or labelled(text), (fix,)))
+            if name == "segment" and (segment < rows or segment % rows):
+                text = (
+                    f"A segment of {segment:,} tokens is not made of whole blocks: use a multiple of {rows}."
+                )
+            elif name == "price":
+                text = out_of_range(wishes[name]) or text
+            found.append(Problem(labelled(text), (fix,)))
     if wishes.get("rope") is not None and not _error({"rope": wishes["rope"], "model": wishes["model"]}):
-        found += _of_rope(wishes["model"], RopeScaling.parse(wishes["rope"]))
+        try:
+            most_tokens(wishes["model"], RopeScaling.parse(wishes["rope"]))
+        except InputError as error:
+            found.append(Problem(f"{error}.", (UNSCALED,)))
     default = Fix(f"Use policy {RouterConfig.policy}", {"with_policy": RouterConfig.policy})
     if wishes["budget"] is None and _error({"policy": wishes["policy"]}):
         limited = Fix(f"Set Tℓ to {numbers.limit(EXAMPLE_LIMIT)}", {"limit": EXAMPLE_LIMIT})
@@ -89,15 +97,6 @@ def of_settings(wishes: dict[str, Any]) -> list[Problem]:
     if not found and (text := _error(wishes)):
         found.append(Problem(text, (default,)))
     return found
-
-
-def _of_rope(model: str, rope: RopeScaling) -> list[Problem]:
-    """What of a scaling does not fit the model, whose job would fail when it is loaded."""
-    try:
-        most_tokens(model, rope)
-    except InputError as error:
-        return [Problem(f"{error}.", (UNSCALED,))]
-    return []
 
 
 def scaling(model: str, text: str | None) -> RopeScaling | None:
@@ -118,32 +117,12 @@ def labelled(text: str) -> str:
     return f"{_LABELS.get(name, name)} {rest}"
 
 
-def _in_plain_words(name: str, wishes: dict[str, Any]) -> str | None:
-    """What the engine says in the words of its settings, in the form's; None where its own words will do."""
-    rows = RouterConfig.block_q
-    if name == "price":
-        return out_of_range(wishes[name])
-    if name != "segment" or (wishes[name] >= rows and wishes[name] % rows == 0):
-        return None
-    return f"A segment of {wishes[name]:,} tokens is not made of whole blocks: use a multiple of {rows}."
-
-
 def out_of_range(price: float) -> str | None:
     """Why a price can't be one; None where it can."""
     least, most = PRICES
     if least <= price <= most:
         return None
     return f"A price of {price:g} is out of range: use one from {least:.6f} to {most:,.0f}."
-
-
-def of_length(size: PromptSize) -> Iterator[Problem]:
-    """A prompt that the model can't read whole."""
-    if size.tokens > size.max_tokens:
-        yield Problem(
-            f"The prompt has {size.tokens:,} tokens, the model reads at most {size.max_tokens:,}; shorten it by "
-            f"{size.tokens - size.max_tokens:,}.",
-            take_fixes(size.max_tokens),
-        )
 
 
 def take_fixes(tokens: int) -> tuple[Fix, ...]:
@@ -179,8 +158,8 @@ def of_limit(
     )
 
 
-def of_target(request: RunRequest, target: TunedPrice) -> Problem | None:
-    """Why the price that keeps a target promises nothing here; None where it does."""
+def of_target(request: RunRequest, target: TunedPrice) -> list[Problem]:
+    """Why the price that keeps a target promises nothing here; none where it does."""
     revision = revision_of(resolve(request.model)[0])
     config = target.applied(request.config(), own_segment=request.segment is not None)
     wrong = target.mismatch(revision, config)
@@ -189,11 +168,11 @@ def of_target(request: RunRequest, target: TunedPrice) -> Problem | None:
             f"Quality {target.name} was tuned without RoPE scaling, which makes another model of this one."
         )
     if wrong is None:
-        return None
+        return []
     longer = Fix(f"Use segments of {target.segment:,} tokens", {"segment": target.segment})
-    price = Fix(f"Use price {target.price:g} without it", {"quality": NO_CALIBRATION, "price": target.price})
+    price = Fix(f"Use price {target.price:g} without it", {"quality": NONE, "price": target.price})
     fixes = (longer, price) if config.segment_tokens < target.segment else (price,)
-    return Problem(f"{error_words.wrong(wrong).rstrip('.')}.", fixes)
+    return [Problem(f"{error_words.wrong(wrong).rstrip('.')}.", fixes)]
 
 
 def of_calibration(request: RunRequest) -> str | None:

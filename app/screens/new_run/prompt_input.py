@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import streamlit as st
 
@@ -28,15 +27,7 @@ TAKE_TOKENS = 4_096
 _SHOWN_CHARACTERS = 1_500
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """A prompt that can be submitted."""
-
-    content: bytes
-    prompt: PromptText
-
-
-def choose() -> Chosen | None:
+def choose() -> PromptText | None:
     """Draw the choice; None while there is nothing to submit, or it is wrong (the page then says why)."""
     sources: dict[str, Callable[[], tuple[bytes, str] | None]] = {
         "Upload": _upload,
@@ -61,14 +52,14 @@ def choose() -> Chosen | None:
         if found is None:
             return None
         content, label = found
-        prompt = remembered("prompt", (content, label), lambda: decode_prompt(content, label))
+        prompt: PromptText = remembered("prompt", (content, label), lambda: decode_prompt(content, label))
     except InputError as error:
         states.field_error(str(error))
         return None
     if source != "Paste":
         _preview(prompt.text)
     _take()
-    return Chosen(content, prompt)
+    return prompt
 
 
 def _take() -> None:

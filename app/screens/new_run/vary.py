@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import streamlit as st
@@ -21,45 +21,34 @@ _MOST_CHARACTERS = 400
 
 
 @dataclass(frozen=True)
-class _Kind:
+class Varied:
+    """What a sweep varies, and its values as they were entered."""
+
     field: str  # of RunRequest
     key: str  # of the widget with the values, and their name in the address
     label: str
     example: str
-    stand_in: Any  # a value that fits every policy, to check the other settings while there is none
-
-
-_KINDS = {
-    "price": _Kind("price", "prices", "Prices", "0.25, 0.5, 1", None),
-    "time limit": _Kind("budget", "limits", "Time limits Tℓ", "0.25, 0.5, none", problems.EXAMPLE_LIMIT),
-    "calibration": _Kind("calibration", "calibrations", "Calibrations", "two or more", None),
-}
-CALIBRATIONS = _KINDS["calibration"].key
-
-
-@dataclass(frozen=True)
-class Varied:
-    """What a sweep varies, and its values as they were entered."""
-
-    kind: str
-    texts: tuple[str, ...]
-
-    @property
-    def field(self) -> str:
-        """The field of RunRequest."""
-        return _KINDS[self.kind].field
+    stand_in: Any = None  # a value that fits every policy, to check the other settings while there is none
+    texts: tuple[str, ...] = ()
 
     def leave_out(self, value: Any) -> Fix:
         """The button that takes a value out of the entered ones, a text that is none included."""
         left = [text for text in self.texts if text != value and not self._is(text, value)]
-        key = _KINDS[self.kind].key
-        return Fix("Leave it out", {key: left if self.kind == "calibration" else ", ".join(left)})
+        return Fix("Leave it out", {self.key: left if self.key == CALIBRATIONS else ", ".join(left)})
 
     def _is(self, text: str, value: Any) -> bool:
         try:
             return sweep.value_of(self.field, text) == value
         except ConfigError:
             return False
+
+
+CALIBRATIONS = "calibrations"
+_KINDS = {
+    "price": Varied("price", "prices", "Prices", "0.25, 0.5, 1"),
+    "time limit": Varied("budget", "limits", "Time limits Tℓ", "0.25, 0.5, none", problems.EXAMPLE_LIMIT),
+    "calibration": Varied("calibration", CALIBRATIONS, "Calibrations", "two or more"),
+}
 
 
 def row() -> DeltaGenerator:
@@ -93,7 +82,7 @@ def values(chosen: str, calibrations: list[str]) -> Varied:
             placeholder=kind.example,
             width="stretch",
         )
-        return Varied(chosen, tuple(ticked))
+        return replace(kind, texts=tuple(ticked))
     typed = st.text_input(
         kind.label,
         key=kind.key,
@@ -104,23 +93,22 @@ def values(chosen: str, calibrations: list[str]) -> Varied:
     )
     # "800 us" is one value.
     texts = re.split(r"[,;]|\s+(?!us\b)", typed.strip())
-    return Varied(chosen, tuple(text.strip() for text in texts if text.strip()))
+    return replace(kind, texts=tuple(text.strip() for text in texts if text.strip()))
 
 
 def requests(varied: Varied, wishes: dict[str, Any]) -> tuple[list[RunRequest], list[Problem]]:
     """A request for each value, in the order entered, and everything that is wrong with values and other settings."""
-    kind = _KINDS[varied.kind]
     values, found = _values(varied, wishes["policy"])
-    wishes = {**wishes, kind.field: values[0] if values else kind.stand_in}
+    wishes = {**wishes, varied.field: values[0] if values else varied.stand_in}
     found += problems.of_settings(wishes)
     if found:
         return [], found
-    asked = sweep.with_values(RunRequest(**wishes), kind.field, values)
+    asked = sweep.with_values(RunRequest(**wishes), varied.field, values)
     for request in asked:
         wrong = problems.of_calibration(request)
         if wrong is None:
             continue
-        if kind.field != "calibration":
+        if varied.field != "calibration":
             # A calibration holds for one price and one limit, so that another one settles it for the whole sweep.
             found.append(Problem(wrong, (problems.UNCALIBRATED,)))
             break
@@ -130,10 +118,10 @@ def requests(varied: Varied, wishes: dict[str, Any]) -> tuple[list[RunRequest], 
 
 def _values(varied: Varied, policy: str) -> tuple[list[Any], list[Problem]]:
     """The values as requests take them, and what is wrong with each."""
-    field = varied.field
+    field, nothing = varied.field, Fix("Vary nothing", {"vary": _NOTHING})
     if field == "price" and policy != "priced":
-        fixes = (Fix("Use policy priced", {"with_policy": "priced"}), Fix("Vary nothing", {"vary": _NOTHING}))
-        return [], [Problem(f"Policy {policy} reads no price, so there is nothing to vary.", fixes)]
+        text = f"Policy {policy} reads no price, so there is nothing to vary."
+        return [], [Problem(text, (Fix("Use policy priced", {"with_policy": "priced"}), nothing))]
     values: list[Any] = []
     found = []
     for text in varied.texts[: sweep.MOST_POINTS]:
@@ -154,15 +142,10 @@ def _values(varied: Varied, policy: str) -> tuple[list[Any], list[Problem]]:
     try:
         sweep.check_size(len(varied.texts))
     except ConfigError as error:
-        found.append(
-            Problem(f"{_KINDS[varied.kind].label}: {error}", () if varied.texts else _starts(varied.kind))
-        )
+        fixes: list[Fix] = []
+        if not varied.texts:
+            if field != "calibration":
+                fixes.append(Fix(f"Use {varied.example}", {varied.key: varied.example}))
+            fixes.append(nothing)
+        found.append(Problem(f"{varied.label}: {error}", tuple(fixes)))
     return values, found
-
-
-def _starts(chosen: str) -> tuple[Fix, ...]:
-    """What to do where no value has been entered yet."""
-    kind, nothing = _KINDS[chosen], Fix("Vary nothing", {"vary": _NOTHING})
-    if chosen == "calibration":
-        return (nothing,)
-    return (Fix(f"Use {kind.example}", {kind.key: kind.example}), nothing)

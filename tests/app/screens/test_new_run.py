@@ -12,7 +12,7 @@ import pytest
 
 from routesparse.app.screens.new_run import problems
 from routesparse.app.shell import new_run_address
-from routesparse.app.shell.jsonl import jsonl_prompts
+from routesparse.engine.prompts.jsonl import jsonl_prompts
 from routesparse.app.ui import numbers
 from routesparse.engine import paths
 from routesparse.engine.calibration.artifact import load_calibration
@@ -46,13 +46,6 @@ def fix(page, label):
     assert not page.exception
 
 
-def test_empty_page_asks_for_a_prompt_and_submits_nothing(demo_home, open_page):
-    page = open_page("new_run")
-    assert not page.exception
-    assert "Choose a prompt to see" in text_of(page)
-    assert page.button(key="submit").disabled
-
-
 def test_pasted_text_is_counted_and_submitted(demo_home, open_page, queue, went):
     page = paste(open_page("new_run", source="Paste"))
     html = text_of(page)
@@ -61,7 +54,7 @@ def test_pasted_text_is_counted_and_submitted(demo_home, open_page, queue, went)
     page.button(key="submit").click().run()
     assert not page.exception
     (job,) = queue.jobs()
-    assert went == [("job", {"job": job.id})]
+    assert went == [("runs", {"job": job.id})]
     assert queue.prompts.read(job.id).decode() == TEXT
     assert RunRequest.from_json(job.request_json) == RunRequest(audit="rows", label="pasted text")
 
@@ -105,26 +98,6 @@ def test_wrong_settings_are_explained_in_the_engines_words_and_mended_by_a_butto
     page.button(key="fix-0-0").click().run()
     assert not page.exception and message not in text_of(page)
     assert not page.button(key="submit").disabled
-
-
-def test_numbers_of_the_address_that_are_none_are_named(demo_home, open_page):
-    page = open_page("new_run", source="Paste", price="abc", tau="0.5", segment="long")
-    html = text_of(page)
-    assert "Price abc is not a number: the default is taken." in html
-    assert "Segment long is not a number: the device’s is taken." in html and "τ layer 0.5" not in html
-    assert "Price abc" not in text_of(
-        open_page("new_run", source="Paste", price="abc", with_policy="certified")
-    )
-    page.number_input(key="price").set_value(0.7).run()
-    assert "Price abc" not in text_of(page) and "Segment long" in text_of(page)
-
-
-@pytest.mark.parametrize("policy", ["certified", "strict"])
-def test_a_target_of_the_address_is_named_where_the_policy_reads_no_price(demo_home, open_page, policy):
-    page = open_page("new_run", source="Paste", with_policy=policy, limit="0.5", quality="prose-kl")
-    told = f"Quality prose-kl is not used: it sets a price, and policy {policy} reads none."
-    assert told in text_of(page) and told in text_of(page.run()), "also when the page is drawn again"
-    assert "is not used" not in text_of(open_page("new_run", source="Paste", with_policy=policy, limit="0.5"))
 
 
 def test_all_problems_are_named_at_once_also_without_a_prompt(demo_home, open_page):
@@ -197,12 +170,13 @@ def test_a_prompt_that_is_too_long_is_cut_by_a_button(demo_home, open_page):
     assert not page.button(key="submit").disabled
 
 
-@pytest.mark.parametrize("name", ["main.rs", "table.csv", "Makefile", "notes.tex", "odd.jsonlx"])
-def test_any_file_that_is_text_is_a_prompt(demo_home, open_page, queue, went, name):
+def test_any_file_that_is_text_is_a_prompt_and_its_name_a_label(demo_home, open_page, queue, went):
     page = open_page("new_run")
-    page.file_uploader(key="upload").set_value((name, TEXT.encode(), "application/octet-stream")).run()
+    file = ("../../etc/<b>x</b>.jsonlx", TEXT.encode(), "application/octet-stream")
+    page.file_uploader(key="upload").set_value(file).run()
     page.button(key="submit").click().run()
-    assert queue.jobs()[0].label == name and queue.prompts.read(queue.jobs()[0].id).decode() == TEXT
+    assert queue.jobs()[0].label == "b>.jsonlx" and queue.prompts.read(queue.jobs()[0].id).decode() == TEXT
+    assert sorted(path.name for path in demo_home.parent.iterdir()) == ["data", "home"]
 
 
 YARN = '{"rope_type": "yarn", "factor": 4.0}'
@@ -247,14 +221,6 @@ def test_a_scaling_that_means_nothing_or_does_not_fit_the_model_is_not_queued(
     assert escape(message) not in text_of(page) and not page.button(key="submit").disabled
 
 
-def test_a_calibration_made_without_scaling_is_refused_with_one(monkeypatch):
-    monkeypatch.setattr("routesparse.app.shell.identity.owner", lambda: None)
-    asked = RunRequest(calibration="prose", policy="priced")
-    assert problems.of_calibration(asked) is None
-    told = problems.of_calibration(replace(asked, rope=YARN))
-    assert "was made without RoPE scaling" in told and "--rope" not in told
-
-
 @pytest.fixture
 def mine(demo_home):
     """The bundled calibration of prose under another name, as one made here."""
@@ -282,17 +248,6 @@ def test_a_chosen_calibration_stays_and_is_refused_when_positions_are_rescaled(
     assert RunRequest.from_json(queue.jobs()[0].request_json).calibration == mine
 
 
-def test_calibrations_ticked_for_a_sweep_stay_when_positions_are_rescaled(mine, open_page):
-    page = paste(open_page("new_run", source="Paste", vary="calibration", rope=YARN))
-    assert mine not in page.multiselect(key="calibrations").options
-    page.text_input(key="rope").set_value("").run()
-    page.multiselect(key="calibrations").set_value(["none", mine]).run()
-    page.text_input(key="rope").set_value(YARN).run()
-    assert page.multiselect(key="calibrations").value == ["none", mine]
-    assert "Calibration mine was made without RoPE scaling" in text_of(page)
-    assert page.button(key="submit").disabled
-
-
 def test_a_failed_job_comes_back_with_prompt_and_settings(demo_home, open_page, queue, went):
     request = RunRequest(policy="strict", budget="0.5", tau=0.8, segment=2048, audit="full", label="mine.txt")
     job = queue.submit(request, TEXT)
@@ -302,14 +257,6 @@ def test_a_failed_job_comes_back_with_prompt_and_settings(demo_home, open_page, 
     page.button(key="submit").click().run()
     again = RunRequest.from_json(queue.jobs()[0].request_json)
     assert again == request and queue.jobs()[0].id != job
-
-
-def test_the_prompt_of_a_job_that_kept_none_is_asked_for_again(demo_home, open_page, queue):
-    job = queue.submit(RunRequest(keep_text=False), TEXT)
-    queue.cancel(job)
-    page = open_page("new_run", from_job=job)
-    assert "was not kept" in text_of(page) and page.button(key="submit").disabled
-    assert "not known here any more" in text_of(open_page("new_run", from_job="unknown"))
 
 
 @pytest.mark.parametrize(
@@ -328,12 +275,6 @@ def test_estimates_come_from_runs_of_the_same_device_audit_and_state_only(
     assert "prefill of 1 stored run like this on CPU, 2 cores" in text_of(page)
 
 
-def test_sample_is_offered_with_a_preview(demo_home, open_page):
-    page = open_page("new_run", source="Sample")
-    assert page.selectbox(key="sample").options
-    assert '<pre class="rs-block"' in text_of(page) and not page.button(key="submit").disabled
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [(b"\xff\xfe broken", "is not UTF-8"), (b"", "is empty"), (b"a\0b", "is binary")],
@@ -344,25 +285,6 @@ def test_wrong_files_are_explained(demo_home, open_page, content, message):
     page.file_uploader(key="upload").set_value(("bad.txt", content, "text/plain")).run()
     assert message in text_of(page)
     assert page.button(key="submit").disabled
-
-
-def test_file_names_are_labels(demo_home, open_page, queue, went):
-    page = open_page("new_run")
-    page.file_uploader(key="upload").set_value(("../../etc/<b>x</b>.txt", TEXT.encode(), "text/plain")).run()
-    page.button(key="submit").click().run()
-    assert queue.jobs()[0].label == "b>.txt"
-    assert sorted(path.name for path in demo_home.parent.iterdir()) == ["data", "home"]
-
-
-def test_jsonl_line_becomes_the_prompt(demo_home, open_page, queue, went):
-    lines = "\n".join(json.dumps({"text": TEXT + str(i)}) for i in range(3))
-    page = open_page("new_run")
-    page.file_uploader(key="upload").set_value(("suite.jsonl", lines.encode(), "text/plain")).run()
-    page.number_input(key="line").set_value(3).run()
-    page.button(key="submit").click().run()
-    job = queue.jobs()[0]
-    assert job.label == "suite.jsonl #3"
-    assert queue.prompts.read(job.id).decode() == TEXT + "2"
 
 
 def test_a_benchmarks_row_keeps_its_text_with_its_question(demo_home, open_page, queue, went):
@@ -409,44 +331,12 @@ def test_one_bad_line_is_left_out_and_named(demo_home, open_page, queue, went):
     assert queue.prompts.read(queue.jobs()[0].id).decode() == TEXT + "second"
 
 
-def test_line_separators_of_unicode_are_text_in_json():
-    """JSON allows U+2028, U+2029 and U+0085 inside of a string; str.splitlines breaks there."""
-    text = "one\u2028two\u2029three\u0085four"
-    line = json.dumps({"text": text}, ensure_ascii=False)
-    assert jsonl_prompts(f"{line}\r\n{line}\n") == ([text, text], [])
-
-
-def test_prompt_longer_than_the_model_is_refused_before_it_is_queued(demo_home, open_page, monkeypatch):
-    size = prompt_size("demo", TEXT)
-    monkeypatch.setattr(
-        "routesparse.app.screens.new_run.page.prompt_size",
-        lambda model, text, scaling: replace(size, max_tokens=size.tokens - 5),
-    )
-    page = paste(open_page("new_run", source="Paste"))
-    assert "shorten it by 5" in text_of(page)
-    assert page.button(key="submit").disabled
-
-
 def test_run_again_fills_in_prompt_and_settings(demo_home, filled, open_page, record):
     page = open_page("new_run", **{"from": record.run.run_id, "tau": "0.85"})
     assert not page.exception
     assert page.number_input(key="tau").value == 0.85
     assert escape(record.prompt.text[:60]) in text_of(page)
     assert "An estimate: prefill of 1 stored run like this on CPU, 2 cores" in text_of(page)
-
-
-def test_run_again_without_kept_text_says_so(demo_home, filled, open_page):
-    page = open_page("new_run", **{"from": "c0de17aa"})
-    assert "was not kept" in text_of(page)
-    assert page.button(key="submit").disabled
-
-
-def test_sizes_count_the_first_token_and_grow_with_the_text():
-    one, two = prompt_size("demo", TEXT), prompt_size("demo", TEXT * 2)
-    assert 1.9 < two.tokens / one.tokens < 2.1
-    assert one.max_tokens == 131_072
-    assert two.memory_bytes > one.memory_bytes
-    assert 1.9 < two.cache_bytes / one.cache_bytes < 2.1
 
 
 def test_the_memory_told_counts_the_keys_and_values_of_the_continuation(demo_home, open_page):
@@ -489,33 +379,6 @@ def profile(**changes):
     )
 
 
-def test_missing_latency_profile_is_announced(demo_home, open_page):
-    assert "No latency profile for heads of size" in text_of(paste(open_page("new_run", source="Paste")))
-
-
-def test_break_even_of_the_stored_profile_is_announced(demo_home, open_page):
-    size = prompt_size("demo", TEXT)
-    stored = profile(head_dim=size.head_dim, probe_head_us=3_000.0)
-    stored = replace(stored, name=f"cpu-0-t2-fp32-d{size.head_dim}-g4-b128x64-exact")
-    stored.save(demo_home / "profiles")
-    html = text_of(paste(open_page("new_run", source="Paste")))
-    least = stored.break_even_tokens(size.heads, size.layers)
-    assert f"Below the predicted break-even, {least:,} tokens by the profile of a fast machine" in html
-    assert "No latency profile" not in html
-    assert "No latency profile" in text_of(paste(open_page("new_run", source="Paste", probe_mode="pooled")))
-
-
-def test_a_prompt_below_break_even_can_be_routed_anyway(demo_home, open_page):
-    size = prompt_size("demo", TEXT)
-    stored = profile(head_dim=size.head_dim, probe_head_us=3_000.0)
-    replace(stored, name=f"cpu-0-t2-fp32-d{size.head_dim}-g4-b128x64-exact").save(demo_home / "profiles")
-    page = paste(open_page("new_run", source="Paste"))
-    fix(page, "Route it anyway")
-    assert page.number_input(key="break_even").value == 0
-    assert "break-even, " not in text_of(page)
-    assert "Route it anyway" not in [button.label for button in page.button]
-
-
 def test_corrupt_profile_is_named_and_the_page_stays(demo_home, open_page):
     size = prompt_size("demo", TEXT)
     (demo_home / "profiles").mkdir()
@@ -533,7 +396,7 @@ def test_only_the_bundled_model_and_those_in_the_models_folder_are_offered(demo_
     page = paste(open_page("new_run", source="Paste", with_model="/etc"))
     box = page.selectbox(key="with_model")
     assert box.options == ["demo", "copy"] and box.value == "demo"
-    absent = "Model /etc is not in the models folder; demo is chosen instead."
+    absent = "Model /etc is not here; demo is taken instead."
     assert absent in text_of(page)
     page.selectbox(key="audit").select("full").run()
     assert absent in text_of(page)
@@ -571,3 +434,28 @@ def test_text_far_too_long_is_refused_by_its_beginning():
 
 def test_long_text_that_compresses_well_is_counted_whole():
     assert prompt_size("demo", "-" * 1_600_000).tokens == 100_000 + 1
+
+
+def test_a_prompt_below_the_predicted_break_even_says_so_and_can_be_routed_anyway(demo_home, open_page):
+    page = open_page("new_run", source="Sample")
+    assert page.selectbox(key="sample").options and '<pre class="rs-block"' in text_of(page)
+    assert "No latency profile for heads of size" in text_of(page) and not page.button(key="submit").disabled
+    size = prompt_size("demo", TEXT)
+    stored = profile(head_dim=size.head_dim, probe_head_us=3_000.0)
+    stored = replace(stored, name=f"cpu-0-t2-fp32-d{size.head_dim}-g4-b128x64-exact")
+    stored.save(demo_home / "profiles")
+    page = paste(open_page("new_run", source="Paste"))
+    least = stored.break_even_tokens(size.heads, size.layers)
+    assert f"Below the predicted break-even, {least:,} tokens by the profile of a fast machine" in text_of(page)
+    assert "No latency profile" not in text_of(page)
+    fix(page, "Route it anyway")
+    assert page.number_input(key="break_even").value == 0 and "break-even, " not in text_of(page)
+
+
+def test_a_prompt_that_was_not_kept_is_asked_for_again(demo_home, filled, open_page, queue):
+    job = queue.submit(RunRequest(keep_text=False), TEXT)
+    queue.cancel(job)
+    for query in ({"from": "c0de17aa"}, {"from_job": job}):
+        page = open_page("new_run", **query)
+        assert "was not kept" in text_of(page) and page.button(key="submit").disabled
+    assert "not known here any more" in text_of(open_page("new_run", from_job="unknown"))

@@ -41,8 +41,7 @@ def test_the_words_of_a_scaling(text, told):
 
 def test_nothing_is_said_of_the_models_own_positions():
     assert setting_words.rope(None) == setting_words.rope(float("nan")) == {}
-    assert "RoPE" not in setting_words.of_request(RunRequest())
-    assert "RoPE yarn ×4, calibration none" in setting_words.of_request(RunRequest(rope=YARN))
+    assert "RoPE" not in setting_words.asked(RunRequest())
 
 
 def test_a_run_on_rescaled_positions_says_so_on_its_pages_and_in_the_list(

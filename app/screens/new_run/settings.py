@@ -1,0 +1,221 @@
+"""The settings of a new run, which live in the address, so that a link repeats them, and what is wrong with them."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field, replace
+from html import escape
+from typing import Any
+
+import streamlit as st
+
+from routesparse.app.screens.new_run import problems, vary
+from routesparse.app.screens.new_run.problems import NONE, Problem
+from routesparse.app.shell import identity, model_checks, navigate
+from routesparse.app.ui import states
+from routesparse.app.ui.glossary import TERMS
+from routesparse.engine import paths
+from routesparse.engine.calibration import tuned
+from routesparse.engine.calibration.tuned import TunedPrice
+from routesparse.engine.config import AUDIT_DEPTHS, POLICIES, PROBE_MODES, RouterConfig
+from routesparse.engine.errors import CalibrationError, ModelError
+from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.models.files import offered, resolve, revision_of
+from routesparse.engine.models.token_count import size_of
+from routesparse.engine.profiles.files import stored_for
+
+_MOST_CHARACTERS = 4_000  # two lists of a LongRoPE, with all digits
+_ROPE = (
+    'Rescales rotary positions for prompts beyond the model’s context: {"rope_type": "yarn", "factor": 4.0}, or linear '
+    "(Position Interpolation) or longrope, written as JSON like this. It makes another model of this one: "
+    "calibrations and quality targets made without it do not fit"
+)
+_DENSE = (
+    "A second prefill with dense attention checks the next token and gives the speedup. It runs by itself where it is "
+    "predicted to take less than half a minute; this runs it however long it takes"
+)
+
+
+@dataclass
+class Settings:
+    """requests: one, or with something varied one for each value; none where a setting is wrong."""
+
+    model: str
+    rope: str | None
+    requests: list[RunRequest] = field(default_factory=list)
+    varied: vary.Varied | None = None
+    problems: list[Problem] = field(default_factory=list)
+    target: TunedPrice | None = None  # the quality target that sets the price
+
+
+def form() -> Settings:
+    """Draw them."""
+    grid, switches, row = st.container(), st.container(), vary.row()
+    with row:
+        taken = vary.choose()  # first, because it takes the place of a field of the grid
+    with grid:
+        one, two, three = st.columns(3)
+    with one:
+        models = offered()
+        named = _select(
+            "Model", list(models), "with_model", help="The bundled model, and those of the page Models"
+        )
+        model = models[named]
+        if not _prepared(model):
+            navigate.link("Prepare this model", "models", model=named)
+        policies = sorted(POLICIES, key=lambda policy: policy != RouterConfig.policy)
+        policy = _select("Policy", policies, "with_policy", help=TERMS["policy"])
+        audit = _select("Audit", AUDIT_DEPTHS, "audit", index=1, help=TERMS["audit"])
+        probe = _select("Probe", PROBE_MODES, "probe_mode", help=TERMS["probe"])
+    with two:
+        above = st.container()  # which calibrations are offered is known once the scaling is
+        limit = _text("Time limit Tℓ", "limit", taken == "time limit", help=TERMS["time_limit"])
+        domain = _text("Domain", "in_domain", placeholder="unknown", help="A label to filter runs by")
+        rope = _text("RoPE scaling", "rope", max_chars=_MOST_CHARACTERS, help=_ROPE)
+        with above:
+            calibrations = _calibrations(model, rope is not None, "calibration")
+            off = {"disabled": taken == "calibration", "help": TERMS["calibration"]}
+            calibration = _select("Calibration", calibrations, "calibration", **off)
+    with three:
+        priced, target, price = policy == "priced", None, None
+        if priced:
+            fitting = {one.name: one for one in _tuned_for(model)}
+            off = {"disabled": taken == "price", "help": TERMS["quality"]}
+            target = fitting.get(_select("Quality", [NONE, *fitting], "quality", **off))
+            target = None if taken == "price" else target
+        default = RouterConfig.tau_layer if priced else RouterConfig.tau
+        name = "tau_layer" if priced else "tau"
+        tau = _number("τ layer" if priced else "τ", "tau", 0.01, f"{default:.2f}", "%.2f", help=TERMS[name])
+        if priced:
+            if target is not None:
+                st.session_state["price"] = None  # the target's stands in the greyed field
+            shown = "varied" if taken == "price" else f"{target.price if target else RouterConfig.price:g}"
+            off = {"disabled": taken == "price" or target is not None, "help": TERMS["price"]}
+            price = _number("Price", "price", 0.05, shown, "%.3g", **off)
+        segment = _number("Segment, tokens", "segment", 128, "by the device", help=TERMS["segment"])
+        even = _number("Break-even, tokens", "break_even", 128, "predicted", help=TERMS["break_even"])
+    with switches, st.container(horizontal=True, gap="large", vertical_alignment="center"):
+        kept = "Off: the run holds the prompt's hash only, and its text is deleted with the job"
+        keep = st.toggle("Keep the text", True, key="keep_text", bind="query-params", help=kept)
+        dense = st.toggle("Always run dense too", key="dense", bind="query-params", help=_DENSE)
+    wishes: dict[str, Any] = {
+        "model": model,
+        "policy": policy,
+        "audit": audit,
+        "probe": probe,
+        "calibration": None if calibration == NONE else calibration,
+        "budget": limit,
+        "domain": domain,
+        "rope": rope,
+        "tau": tau,
+        "price": price,
+        "segment": segment,
+        "break_even": even,
+        "keep_text": keep,
+        "measure_dense": dense,
+    }
+    if target is not None:
+        wishes["price"], wishes["quality"] = target.price, target.name
+        st.html(f'<div class="rs-note">{escape(target.name)}: {escape(target.says)}.</div>')
+    made = Settings(model, rope, target=target)
+    if taken is not None:
+        with row:
+            made.varied = vary.values(taken, _calibrations(model, rope is not None, vary.CALIBRATIONS))
+        made.requests, made.problems = vary.requests(made.varied, wishes)
+    else:
+        made.problems = problems.of_settings(wishes)
+        if not made.problems:
+            request = RunRequest(**wishes)
+            wrong = problems.of_calibration(request)
+            if wrong is not None:
+                request = replace(request, calibration=None)
+                made.problems.append(Problem(wrong, (problems.UNCALIBRATED,)))
+            made.requests = [request]
+    if made.requests and target is not None:
+        made.problems += problems.of_target(made.requests[0], target)
+    return made
+
+
+def _select(label: str, options: Any, key: str, **look: Any) -> Any:
+    """A choice, and a note where the address that the page was opened with names one that is not there."""
+    memory = f"absent-{key}"
+    if key not in st.session_state:
+        wanted = st.query_params.get(key)
+        st.session_state[memory] = None if wanted in options else wanted
+    chosen = st.selectbox(
+        label,
+        options,
+        key=key,
+        bind="query-params",
+        on_change=st.session_state.pop,
+        args=(memory, None),
+        **look,
+    )
+    absent = st.session_state.get(memory)
+    if absent is not None:
+        states.note(f"{label} {absent[:80]} is not here; {chosen} is taken instead.")
+    return chosen
+
+
+def _text(label: str, key: str, varied: bool = False, placeholder: str = "none", **look: Any) -> str | None:
+    shown = "varied" if varied else placeholder
+    typed = st.text_input(label, key=key, bind="query-params", placeholder=shown, disabled=varied, **look)
+    return typed.strip() or None
+
+
+def _number(
+    label: str, key: str, step: float, placeholder: str, format: str | None = None, **look: Any
+) -> float | None:
+    found: float | None = st.number_input(
+        label,
+        value=None,
+        step=step,
+        format=format,
+        key=key,
+        bind="query-params",
+        placeholder=placeholder,
+        **look,
+    )
+    return found
+
+
+def _calibrations(model: str, rescaled: bool, key: str) -> list[str]:
+    """The bundled ones, and those made here that are for this model, or that may be where positions are rescaled.
+
+    key: of the field, whose choice stays offered when a scaling is entered or cleared, so that the page says that it
+    does not fit; a choice that is no longer offered would become none without a word.
+    """
+    bundled = [file.stem for file in (paths.DATA / "calibrations").glob("*.json")]
+    chosen = st.session_state.get(key) or st.query_params.get_all(key)
+    kept = {chosen} if isinstance(chosen, str) else set(chosen)
+    others = kept.intersection(_made_for(model, not rescaled))
+    return [NONE, *sorted({*bundled, *_made_for(model, rescaled), *others})]
+
+
+def _made_for(model: str, rescaled: bool = False) -> list[str]:
+    """The calibrations of this model's weights; none where its files are broken, which the page says elsewhere."""
+    try:
+        found = model_checks.calibrations_for(resolve(model)[0], identity.owner(), rescaled)
+        return [one.name for one in found]
+    except ModelError:
+        return []
+
+
+def _prepared(model: str) -> bool:
+    """Whether calibrations for this model and a latency profile for its heads are there."""
+    try:
+        heads = size_of(model, 1).head_dim
+    except ModelError:
+        return False
+    return bool(_made_for(model)) and bool(stored_for(heads, RouterConfig()))
+
+
+def _tuned_for(model: str) -> list[TunedPrice]:
+    """The prices that were tuned for this model's weights; a file that can't be read is named on page Calibration."""
+    found = []
+    for name in tuned.known(identity.owner()):
+        with contextlib.suppress(CalibrationError, ModelError):
+            one = tuned.load(name, identity.owner())
+            if one.model_revision == revision_of(resolve(model)[0]):
+                found.append(one)
+    return tuned.ordered(found)
