@@ -20,7 +20,6 @@ from routesparse.engine.decide.ahead import (
     kernels_of,
     lengths_of_every_kind,
 )
-from routesparse.engine.decide.decision import Computed
 from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import NumericsError
@@ -72,7 +71,7 @@ def analyze_prompt(
     domain: str | None = None,
     run_id: str | None = None,
     force: bool = False,
-    graphs: Graphs[Computed] | None = None,
+    graphs: Graphs | None = None,
     probe_bytes: int | None = None,
     progress: Progress = no_progress,
     tuned_price: str | None = None,

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from routesparse.engine.config import AuditDepth
-from routesparse.engine.decide.decision import Decision
-from routesparse.engine.decide.settings import LayerSettings
+from routesparse.engine.decide.decision import Decision, LayerSettings
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.rows import AuditRow, BlockReadsRow, WorstRow
 

@@ -21,8 +21,7 @@ import torch
 from routesparse.engine.audit.auditor import Audited, Auditor, Executed
 from routesparse.engine.audit.passages import Passages, Place, plan_reads
 from routesparse.engine.config import AuditDepth
-from routesparse.engine.decide.decision import Decision
-from routesparse.engine.decide.settings import LayerSettings
+from routesparse.engine.decide.decision import Decision, LayerSettings
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.method.certificate import paper_error_bound, row_lower_bound, tight_error_bound
 from routesparse.engine.rows import AuditRow, BlockReadsRow, WorstRow

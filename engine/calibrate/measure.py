@@ -20,8 +20,7 @@ from routesparse.engine.calibrate.recipe import AUDIT_ROWS, ERROR_ROWS, Folds, R
 from routesparse.engine.calibration.artifact import Calibration
 from routesparse.engine.calibration.drift import describe_prompt
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.decide.decision import Decision
-from routesparse.engine.decide.settings import LayerSettings
+from routesparse.engine.decide.decision import Decision, LayerSettings
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.router import gate_statistic

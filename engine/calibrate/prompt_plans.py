@@ -11,9 +11,8 @@ import torch
 from routesparse.engine.audit.auditor import Audited, Auditor, Executed
 from routesparse.engine.calibrate.prompts import cut, read_documents, split_folds
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.decide.decision import Decision
+from routesparse.engine.decide.decision import Decision, LayerSettings
 from routesparse.engine.decide.layer import plan_of
-from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.method.latency import LatencyProfile

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
+from routesparse.engine.decide.decision import LayerSettings
 from routesparse.engine.decide.layer import compute, has_a_graph
-from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.method.attend import execute, head_density, joined
 from routesparse.engine.method.probe import draw_shares
@@ -75,7 +75,7 @@ def kernels_of(
             compute(blank, segment, draws, settings, limit_us)
             for segment, limit_us in zip(segments, limits_us, strict=True)
         ]
-        plans = [replace(each.plan, key_start=blank.key_start) for each in computed if each.plan is not None]
+        plans = [replace(each.plan, key_start=blank.key_start) for each in computed]
         plan = joined(plans)
         if len(plans) > 1:
             head_density(plan)

@@ -1,35 +1,112 @@
 """What was decided for one layer and segment: on the device while the model runs, on the host afterwards.
 
-``Pending`` holds tensors and the copies of them that are on their way; it is what a row plan is lowered from, and
-nothing in it waits. ``Pending.read`` waits and gives the ``Decision`` that records, audits and pages read.
+``Pending`` holds tensors and the copies of them that are on their way; a row plan is lowered from it, and nothing in it
+waits. ``Pending.read`` waits and gives the ``Decision`` that records, audits and pages read. Between them the numbers
+travel in one tensor of float64, so that they leave a GPU in one copy: ``RECORD`` lists them, under the names that they
+have from the kernel on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
 
+from routesparse.engine.config import Policy, RouterConfig
+from routesparse.engine.decide.heatmap import Pictures
+from routesparse.engine.device.copies import Layout, Packed, Readout
 from routesparse.engine.errors import NumericsError
-from routesparse.engine.method.fallback import read_certified
+from routesparse.engine.method.fallback import Certified, Escalated, read_escalated
 from routesparse.engine.method.families import priced_candidate
-from routesparse.engine.method.layer_fallback import read_climb
+from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.method.layer_fallback import Climb, read_climb
+from routesparse.engine.method.predictor import PredictorTables
+from routesparse.engine.method.records import Candidate, FamilyIndex, Probe
 from routesparse.engine.method.router import Routing, Scores, priced_threshold
+from routesparse.engine.method.segments import Segment
+from routesparse.engine.rows import Pattern
+from routesparse.kernels.plan import RowPlan
 
-if TYPE_CHECKING:
-    import torch
+T = TypeVar("T")
 
-    from routesparse.engine.config import RouterConfig
-    from routesparse.engine.decide.heatmap import Drawing, PendingHeatmaps
-    from routesparse.engine.device.copies import Packed, Readout
-    from routesparse.engine.method.fallback import Certified
-    from routesparse.engine.method.records import Candidate, FamilyIndex, Probe
-    from routesparse.engine.method.segments import Segment
-    from routesparse.engine.rows import Pattern
-    from routesparse.kernels.plan import RowPlan
+# Axes and type of everything that is recorded of a decision, in the kernels' order: U units of B prompts, C candidates,
+# S tests, R certificate rows, L laps. A decision has the fields of one class of step 5, by its policy.
+RECORD: dict[str, tuple[str, type]] = {
+    "mass": ("UC", np.float64),
+    "recent_mass": ("UC", np.float64),
+    "disagreement": ("UC", np.float64),
+    "density": ("UC", np.float64),
+    "kernel_us": ("UC", np.float64),
+    "predicted_error": ("UC", np.float64),  # where a predictor is given
+    "risk": ("UC", np.float64),
+    "routed_choice": ("U", np.int64),
+    "limited": ("", np.bool_),
+    "over_budget": ("", np.bool_),
+    "choice": ("U", np.int64),
+    # Policy "certified" and those under a limit (``Escalated``).
+    "kind": ("U", np.int64),
+    "unmet": ("U", np.bool_),
+    "lower_mass": ("U", np.float64),
+    # All policies.
+    "ladder": ("US", np.int64),
+    "bounds": ("US", np.float64),
+    "tested": ("US", np.bool_),
+    # Policy "priced" (``Climb``).
+    "state": ("U", np.int64),
+    "head_passed": ("US", np.bool_),
+    "layer_passed": ("BS", np.bool_),
+    # All policies.
+    "certificate_mass": ("URC", np.float64),
+    "entropy": ("U", np.float64),
+    "local_band": ("U", np.float64),
+    "agreement": ("U", np.float64),
+    "finite": ("", np.bool_),
+    "laps_us": ("L", np.float64),
+}
+
+
+def record_layout(policy: Policy, predicted: bool = False, **sizes: int) -> Layout:
+    """The part of RECORD that a policy fills. sizes: of the axes, by their letters."""
+    own, other = (Climb, Escalated) if policy == "priced" else (Escalated, Climb)
+    absent = {field.name for field in fields(other)} - {field.name for field in fields(own)}
+    if not predicted:
+        absent.add("predicted_error")
+    return {
+        name: (tuple(sizes[axis] for axis in axes), np.dtype(kind))
+        for name, (axes, kind) in RECORD.items()
+        if name not in absent
+    }
+
+
+def record_of(values: Mapping[str, torch.Tensor | None]) -> Packed:
+    """The values of a decision, those that it has, in one tensor."""
+    found = {name: x for name in RECORD if (x := values.get(name)) is not None}
+    layout = {name: (tuple(x.shape), np.dtype(RECORD[name][1])) for name, x in found.items()}
+    return Packed(torch.cat([x.flatten().double() for x in found.values()]), layout)
+
+
+@dataclass(frozen=True)
+class LayerSettings:
+    """The same for every layer of one prompt on one device."""
+
+    config: RouterConfig
+    gate_threshold: float  # lambda (paper section 3.3)
+    profile: LatencyProfile
+    predictor: PredictorTables | None = None  # gives e, the predicted error of every sparse candidate
+    prompt_seed: int | None = None  # places this prompt's random rows; None: config.seed
+    # Under tensor parallelism: the model's first head here and how many it has in all. Rows are drawn for all of them,
+    # so that a head's do not depend on who serves it.
+    first_head: int = 0
+    all_heads: int | None = None
+
+    @property
+    def seed(self) -> int:
+        """The seed that places the random rows."""
+        return self.config.seed if self.prompt_seed is None else self.prompt_seed
 
 
 @dataclass(frozen=True)
@@ -87,16 +164,13 @@ class Pending:
 
     layer: int
     segment: Segment
-    batch: int
-    heads: int
-    candidates: tuple[Candidate, ...]
-    gate_threshold: float | None  # lambda of all units; None: each one's floor at the price sets them
-    config: RouterConfig
+    settings: LayerSettings
     limit_us: float | None
     planned_probe_us: float
+    candidates: tuple[Candidate, ...]
     choice: torch.Tensor  # int64 [B, H], final
     readout: Readout
-    heatmaps: PendingHeatmaps
+    heatmaps: Pictures
     plan: RowPlan | None
     density: torch.Tensor | None
     probe: Probe | None
@@ -107,39 +181,29 @@ class Pending:
         values = self.readout.numpy()
         if not values["finite"]:
             raise NumericsError("NaN or Inf in the attention scores")
-        names = ("mass", "recent_mass", "disagreement", "density", "kernel_us")
-        scores = Scores(
-            **{name: values[name] for name in names}, predicted_error=values.get("predicted_error")
-        )
-        step5 = {
-            name.removeprefix("step5_"): value for name, value in values.items() if name.startswith("step5_")
-        }
-        config = self.config
-        certify: Callable[[], Certified] = (
-            partial(read_climb, step5, values["certificate_mass"], config, self.batch)
-            if config.policy == "priced"
-            else partial(read_certified, step5, config.tau)
-        )
+        config, (batch, heads) = self.settings.config, self.choice.shape
+        scores = _filled(Scores, values)
         g = scores.gate_statistic
-        threshold = (
-            priced_threshold(g, priced_candidate(self.candidates))
-            if self.gate_threshold is None
-            else np.full(g.shape, self.gate_threshold)
-        )
-        units = np.arange(self.batch * self.heads)
-        kernels_us = float(scores.kernel_us[units, step5["choice"]].sum())
+        certify: Callable[[], Certified]
+        if config.policy == "priced":
+            threshold = priced_threshold(g, priced_candidate(self.candidates))
+            certify = partial(read_climb, _filled(Climb, values), values["certificate_mass"], config, batch)
+        else:
+            threshold = np.full(g.shape, self.settings.gate_threshold)
+            certify = partial(read_escalated, _filled(Escalated, values), config.tau)
+        kernels_us = float(scores.kernel_us[np.arange(batch * heads), values["choice"]].sum())
         probe_us, index_us, route_us = values["laps_us"].tolist()
         return Decision(
             layer=self.layer,
             segment=self.segment,
-            batch=self.batch,
-            heads=self.heads,
+            batch=batch,
+            heads=heads,
             candidates=self.candidates,
             scores=scores,
             risk=values["risk"],
             gate_threshold=threshold,
             routed=Routing(values["routed_choice"], bool(values["limited"]), bool(values["over_budget"])),
-            final=step5["choice"],
+            final=values["choice"],
             certify=certify,
             certificate_mass=values["certificate_mass"],
             entropy=values["entropy"],
@@ -156,15 +220,22 @@ class Pending:
         )
 
 
+def _filled(kind: type[T], values: Mapping[str, np.ndarray]) -> T:
+    """One of the records whose fields are named as the values are."""
+    named: Any = kind
+    found: T = named(**{f.name: values[f.name] for f in fields(named) if f.name in values})
+    return found
+
+
 @dataclass(frozen=True)
 class Computed:
-    """Steps 1 to 5 of one segment, as tensors."""
+    """Steps 1 to 5 and the row plan of one segment, as tensors: what a graph replays."""
 
     candidates: tuple[Candidate, ...]
     choice: torch.Tensor  # int64 [B, H], final
     packed: Packed
     probe: Probe
     indices: dict[Pattern, FamilyIndex]
-    drawing: Drawing
-    plan: RowPlan | None  # lowered with the rest where that is fused, as is
-    density: torch.Tensor | None  # float64 [B, H] of the plan
+    pictures: Pictures
+    plan: RowPlan
+    density: torch.Tensor  # float64 [B, H] of the plan

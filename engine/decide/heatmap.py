@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -59,16 +59,26 @@ class Heatmap:
 
 
 @dataclass(frozen=True)
-class PendingHeatmaps:
-    """Pictures of U units on their way to the host; kinds uint8 [rows] are the same for all."""
+class Pictures:
+    """Pictures of U units on the device, or on their way to the host (``leave``).
 
-    copies: Copies
+    tensors: mass float16 [U, rows, columns], positions int32 [U, rows] and packed masks; kinds uint8 [rows] are the
+    same for all units.
+    """
+
+    tensors: Mapping[str, torch.Tensor]
     kinds: np.ndarray
     pool: int
     mask_pool: int
+    copies: Copies | None = None
+
+    def leave(self) -> Pictures:
+        """Send them on their way to the host."""
+        return replace(self, tensors={}, copies=Copies(self.tensors))
 
     def read(self) -> tuple[Heatmap, ...]:
-        """One picture per unit, rows sorted by position."""
+        """One picture per unit, rows sorted by position, once they have arrived."""
+        assert self.copies is not None
         values = self.copies.numpy()
         found = []
         for mass, positions, kept in zip(values["mass"], values["positions"], values["masks"], strict=True):
@@ -78,21 +88,7 @@ class PendingHeatmaps:
         return tuple(found)
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """Pictures of U units on the device: mass float16 [U, rows, columns], positions int32 [U, rows], packed masks."""
-
-    tensors: dict[str, torch.Tensor]
-    kinds: np.ndarray
-    pool: int
-    mask_pool: int
-
-    def leave(self) -> PendingHeatmaps:
-        """On their way to the host."""
-        return PendingHeatmaps(Copies(self.tensors), self.kinds, self.pool, self.mask_pool)
-
-
-def draw(probe: Probe, segment: Segment, indices: Mapping[Pattern, FamilyIndex]) -> Drawing:
+def draw(probe: Probe, segment: Segment, indices: Mapping[Pattern, FamilyIndex]) -> Pictures:
     """One picture per unit of the probe, with what the budgets of each family read."""
     parts, kinds = [], []
     for kind, step in ((RECENT, RECENT_STEP), (ROUTING, 1), (BOUNDARY, 1)):
@@ -115,4 +111,4 @@ def draw(probe: Probe, segment: Segment, indices: Mapping[Pattern, FamilyIndex])
         last=probe_masks.NEVER,
     )
     tensors = {"mass": mass, "positions": positions, "masks": packed}
-    return Drawing(tensors, np.concatenate(kinds), pool, mask_pool)
+    return Pictures(tensors, np.concatenate(kinds), pool, mask_pool)

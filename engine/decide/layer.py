@@ -23,9 +23,8 @@ from dataclasses import replace
 import torch
 
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.decide.decision import Computed, Decision, Pending
+from routesparse.engine.decide.decision import Computed, Decision, LayerSettings, Pending
 from routesparse.engine.decide.heatmap import draw
-from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.decide.units import route_units
 from routesparse.engine.device.constants import to_device
 from routesparse.engine.device.copies import Readout
@@ -72,7 +71,7 @@ def compute(
     indices = build_indices(inputs, segment, probe, candidates, unprobed)
     # What people look at is drawn beside the rest.
     with beside(inputs.q.device) as drawn:
-        drawing = draw(probe, segment, indices)
+        pictures = draw(probe, segment, indices)
     masses = candidate_mass(inputs, segment, probe, indices, candidates)
     described = describe(probe)
     stamps.lap()
@@ -86,7 +85,7 @@ def compute(
     plan = lower(inputs, segment, indices, candidates, choice)
     density = head_density(plan)
     drawn()
-    return Computed(candidates, choice, packed, probe, indices, drawing, plan, density)
+    return Computed(candidates, choice, packed, probe, indices, pictures, plan, density)
 
 
 def plan_of(decision: Decision | Pending, inputs: AttentionInputs) -> RowPlan:
@@ -113,7 +112,7 @@ def begin(
     layer: int,
     settings: LayerSettings,
     limit_us: float | None = None,
-    graphs: Graphs[Computed] | None = None,
+    graphs: Graphs | None = None,
 ) -> Pending:
     """Steps 1 to 5; a GPU may still be at them when this returns.
 
@@ -149,16 +148,13 @@ def begin(
     return Pending(
         layer=layer,
         segment=segment,
-        batch=batch,
-        heads=heads,
-        candidates=computed.candidates,
-        gate_threshold=None if config.policy == "priced" else settings.gate_threshold,
-        config=config,
+        settings=settings,
         limit_us=limit_us,
         planned_probe_us=planned_probe_us,
+        candidates=computed.candidates,
         choice=computed.choice,
         readout=Readout(computed.packed),
-        heatmaps=computed.drawing.leave(),
+        heatmaps=computed.pictures.leave(),
         plan=computed.plan,
         density=computed.density,
         probe=computed.probe,

@@ -9,31 +9,31 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from routesparse.engine.decide.candidate_scores import by_unit, score_candidates
-from routesparse.engine.decide.packing import packed_decision, packed_layout
+from routesparse.engine.decide.decision import LayerSettings, record_layout, record_of
 from routesparse.engine.device.constants import constant
 from routesparse.engine.device.copies import Packed
+from routesparse.engine.device.timing import Stamps
 from routesparse.engine.method import fallback, policy, router
 from routesparse.engine.method.certificate import BET_CAP, error_of_a_test
 from routesparse.engine.method.families import priced_candidate
-from routesparse.engine.method.layer_fallback import climb, next_levels
-from routesparse.engine.method.records import CERTIFICATE
-from routesparse.engine.method.router import priced_threshold
+from routesparse.engine.method.layer_fallback import Climb, climb, next_levels
+from routesparse.engine.method.records import (
+    CERTIFICATE,
+    RECENT,
+    ROUTING,
+    Candidate,
+    CandidateMass,
+    Descriptors,
+    Probe,
+)
+from routesparse.engine.method.router import Scores, gate_statistic, priced_threshold
+from routesparse.engine.method.segments import Segment
 from routesparse.kernels import route as kernel
 from routesparse.kernels.common import on_gpu, runs_triton
-
-if TYPE_CHECKING:
-    from routesparse.engine.decide.settings import LayerSettings
-    from routesparse.engine.device.timing import Stamps
-    from routesparse.engine.method.fallback import DeviceCertified
-    from routesparse.engine.method.layer_fallback import DeviceClimb
-    from routesparse.engine.method.records import Candidate, CandidateMass, Descriptors, Probe
-    from routesparse.engine.method.segments import Segment
 
 
 def route_units(
@@ -82,9 +82,8 @@ def route_by_kernel(
     config, profile = settings.config, settings.profile
     device = masses.row_mass.device
     batch, heads, _, width = masses.row_mass.shape
-    layout = packed_layout(
-        config.policy, batch, batch * heads, width, config.max_tests, config.certificate_rows, laps
-    )
+    tests, rows = config.max_tests, config.certificate_rows
+    layout = record_layout(config.policy, B=batch, U=batch * heads, C=width, S=tests, R=rows, L=laps)
     size = sum(math.prod(shape) for shape, _ in layout.values())
     packed = Packed(torch.empty(size, dtype=torch.float64, device=device), layout)
     priced = config.policy == "priced"
@@ -127,7 +126,7 @@ def route_by_kernel(
         packed.values,
         packed.places(),
         probe.rows.sizes,
-        tests=config.max_tests,
+        tests=tests,
         fallback=config.fallback,
     )
     return choice, packed
@@ -162,7 +161,7 @@ def route_by_method(
     # 5. Expand or fall back where the certificate is below tau.
     certificate_mass = by_unit(masses.row_mass[:, :, probe.rows.slice_of(CERTIFICATE)])
     if priced:
-        certified: DeviceCertified | DeviceClimb = climb(
+        certified: fallback.Escalated | Climb = climb(
             kernel_us, certificate_mass, routed.choice, candidates, config, len(masses.row_mass)
         )
     else:
@@ -173,16 +172,47 @@ def route_by_method(
             kernel_us, g, certificate_mass, routed.choice, config, settings.gate_threshold, slack
         )
     stamps.lap()
-    packed = packed_decision(
-        scores,
-        risk,
-        routed,
-        certified,
-        certificate_mass=certificate_mass,
-        entropy=by_unit(described.entropy),
-        local_band=by_unit(described.local_band),
-        agreement=by_unit(described.agreement),
-        finite=probe.finite,
-        laps_us=stamps.elapsed_us(),
+    packed = record_of(
+        {
+            **vars(scores),
+            "risk": risk,
+            "routed_choice": routed.choice,
+            "limited": routed.limited,
+            "over_budget": routed.over_budget,
+            **vars(certified),
+            "certificate_mass": certificate_mass,
+            **{name: by_unit(x) for name, x in vars(described).items()},
+            "finite": probe.finite,
+            "laps_us": stamps.elapsed_us(),
+        }
     )
     return certified.choice.view(described.entropy.shape), packed
+
+
+def score_candidates(
+    segment: Segment, probe: Probe, masses: CandidateMass, described: Descriptors, settings: LayerSettings
+) -> Scores:
+    """The scores of the U = B * H units' candidates, float64 [U, C] each, dense last."""
+    kernel_us = settings.profile.sparse_us(segment, by_unit(masses.tiles), by_unit(masses.columns))
+    kernel_us[:, -1] = settings.profile.dense_us(segment)
+    mass, recent_mass = (masses.group_mean(probe, kind) for kind in (ROUTING, RECENT))
+    disagreement = masses.disagreement(probe)
+    predicted = None
+    if settings.predictor is not None:
+        gate_mass = gate_statistic(mass, recent_mass)
+        predicted = settings.predictor(gate_mass, disagreement, described.entropy.unsqueeze(-1))
+        predicted[..., -1] = 0.0
+        predicted = by_unit(predicted)
+    return Scores(
+        mass=by_unit(mass),
+        recent_mass=by_unit(recent_mass),
+        disagreement=by_unit(disagreement),
+        density=by_unit(masses.density),
+        kernel_us=kernel_us,
+        predicted_error=predicted,
+    )
+
+
+def by_unit(x: torch.Tensor) -> torch.Tensor:
+    """[B, H, ...] -> float64 [U, ...]."""
+    return x.flatten(0, 1).double()

@@ -92,14 +92,6 @@ def places_of(layout: Layout) -> dict[str, int]:
     return dict(zip(layout, accumulate(sizes, initial=0), strict=False))
 
 
-def pack(tensors: Mapping[str, torch.Tensor]) -> Packed:
-    """All of them in one tensor, on their device."""
-    layout = {
-        name: (tuple(x.shape), np.dtype(str(x.dtype).removeprefix("torch."))) for name, x in tensors.items()
-    }
-    return Packed(torch.cat([x.flatten().double() for x in tensors.values()]), layout)
-
-
 def wait_for_copies(device: torch.device) -> None:
     """On a GPU, what is queued from here on comes after the copies that are leaving: their sources may be reused."""
     if device.type == "cuda":

@@ -17,16 +17,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from routesparse.engine.device.constants import copy_to, holding, to_device
 from routesparse.engine.device.copies import wait_for_copies
-
-if TYPE_CHECKING:
-    from routesparse.engine.device.inputs import AttentionInputs
+from routesparse.engine.device.inputs import AttentionInputs
 
 T = TypeVar("T")
 KEPT = 32  # graphs; each holds its level maps
@@ -37,7 +35,7 @@ SHUT_OUT = 256
 
 
 @dataclass
-class _Entry(Generic[T]):
+class _Entry:
     """Static buffers and what was captured on them. Queries and keys are not kept: they are most of the memory."""
 
     key_start: torch.Tensor | None
@@ -45,18 +43,18 @@ class _Entry(Generic[T]):
     draws: torch.Tensor
     constants: dict[Any, torch.Tensor] = field(default_factory=dict)  # that the graph reads by address
     graph: torch.cuda.CUDAGraph | None = None
-    result: T | None = None
+    result: Any = None
     size: int = 0  # bytes of the graph's own memory
 
 
-class Graphs(Generic[T]):
+class Graphs:
     """Runs a function of (inputs, draws) as a graph from its second call of one key on.
 
     One device, one thread at a time. What was used last is kept, up to KEPT graphs and KEPT_SHARE of the memory.
     """
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[Hashable, _Entry[T]] = OrderedDict()
+        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
         self._evicted: dict[Hashable, int] = {}  # the call that each key made room at
         self._calls = 0
 
@@ -78,13 +76,13 @@ class Graphs(Generic[T]):
         self._calls += 1
         if self._calls < self._evicted.get(key, -SHUT_OUT) + SHUT_OUT:
             return function(inputs, to_device(draws, device))
-        entry: _Entry[T] | None = self._entries.pop(key, None)
+        entry: _Entry | None = self._entries.pop(key, None)
         fresh = entry is None
         if entry is None:
             key_start = None if inputs.key_start is None else torch.empty_like(inputs.key_start)
             table = torch.empty(2, dtype=torch.int64, device=device)
             own_draws = torch.empty(draws.shape, dtype=draws.dtype, device=device)
-            entry = _Entry[T](key_start, table, own_draws)
+            entry = _Entry(key_start, table, own_draws)
             while len(self._entries) >= KEPT:
                 self._evict()
         self._entries[key] = entry
@@ -109,8 +107,8 @@ class Graphs(Generic[T]):
                 self._evict()
         wait_for_copies(device)
         entry.graph.replay()
-        assert entry.result is not None
-        return entry.result
+        found: T = entry.result
+        return found
 
     def _held(self) -> int:
         return sum(entry.size for entry in self._entries.values())
@@ -122,7 +120,7 @@ class Graphs(Generic[T]):
         self._evicted[key] = self._calls
 
 
-class Uncaptured(Graphs[T]):
+class Uncaptured(Graphs):
     """Launches everything at each call, with the same results.
 
     For prompts of all lengths, whose graphs no other prompt would replay, and for several processes on one GPU:

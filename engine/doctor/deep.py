@@ -17,8 +17,8 @@ import torch
 
 from routesparse.engine import paths
 from routesparse.engine.config import RouterConfig
+from routesparse.engine.decide.decision import LayerSettings
 from routesparse.engine.decide.layer import begin, plan_of
-from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.method.attend import dense_attention, execute, joined
 from routesparse.engine.method.segments import split

@@ -15,7 +15,6 @@ from routesparse.engine.rows import RunRecord
 
 if TYPE_CHECKING:
     from routesparse.engine.decide.ahead import Compiled
-    from routesparse.engine.decide.decision import Computed
     from routesparse.engine.device.graphs import Graphs
     from routesparse.engine.models.load import LoadedModel
     from routesparse.engine.models.rope import RopeScaling
@@ -33,7 +32,7 @@ class WarmModel:
     """The model that was used last, or another one in its place; analyses and calibrations share it."""
 
     def __init__(self) -> None:
-        self.graphs: Graphs[Computed] | None = None  # of its earlier prompts
+        self.graphs: Graphs | None = None  # of its earlier prompts
         self._wanted: tuple[str, RopeScaling | None] | None = None
         self._files: str | None = None  # revision of the files that were loaded; None for a hub id
         self._loaded: LoadedModel | None = None

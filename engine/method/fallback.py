@@ -24,6 +24,7 @@ from routesparse.engine.method.policy import NEXT_BUDGET
 from routesparse.engine.method.router import admissible
 from routesparse.engine.method.solvers import taken
 from routesparse.engine.rows import FallbackKind
+from routesparse.kernels.arrays import Array
 
 FALLBACK_KINDS: tuple[FallbackKind | None, ...] = (None, "expand", "dense")
 
@@ -69,18 +70,16 @@ class Certified:
 
 
 @dataclass(frozen=True)
-class DeviceCertified:
-    """U units, s rungs. choice int64 [U], kind int64 [U] (a place in FALLBACK_KINDS), unmet bool [U], lower float64 [U]
-    (NaN for dense units); ladder int64 [U, s] (-1: no rung), bounds float64 [U, s], tested bool [U, s].
-    """
+class Escalated:
+    """What ``certify`` found for U units with s rungs: tensors, or NumPy arrays once they have arrived on the host."""
 
-    choice: torch.Tensor
-    kind: torch.Tensor
-    unmet: torch.Tensor
-    lower_mass: torch.Tensor
-    ladder: torch.Tensor
-    bounds: torch.Tensor
-    tested: torch.Tensor
+    choice: Array  # int64 [U]
+    kind: Array  # int64 [U], a place in FALLBACK_KINDS
+    unmet: Array  # bool [U]
+    lower_mass: Array  # float64 [U], NaN for dense units
+    ladder: Array  # int64 [U, s], -1: no rung
+    bounds: Array  # float64 [U, s]
+    tested: Array  # bool [U, s]
 
 
 def escalation(
@@ -117,7 +116,7 @@ def certify(
     config: RouterConfig,
     gate_threshold: float,
     slack_us: torch.Tensor | None = None,
-) -> DeviceCertified:
+) -> Escalated:
     """Test the router's choice and escalate. cost, gate_statistic float64 [U, C], certificate_mass [U, rows, C].
 
     slack_us: float64 scalar, what is left of T_l; read by the policy "strict" only, which grants escalations by
@@ -156,23 +155,18 @@ def certify(
     kind = torch.where(on_ladder, (state > 0).long(), torch.where(active, 2, 0))
     reached = taken(bounds, state.clamp_max(config.max_tests - 1))
     lower = torch.where(on_ladder, reached, torch.nan)
-    return DeviceCertified(final, kind, unmet, lower, ladder, bounds, torch.stack(tested, 1))
+    return Escalated(final, kind, unmet, lower, ladder, bounds, torch.stack(tested, 1))
 
 
-def read_certified(values: dict[str, np.ndarray], tau: float) -> Certified:
-    """The host's record of a DeviceCertified, from its fields as arrays."""
+def read_escalated(found: Escalated, tau: float) -> Certified:
+    """What the host records of an Escalated of NumPy arrays."""
     tests = []
-    for rung in range(values["tested"].shape[1]):
-        for unit in np.flatnonzero(values["tested"][:, rung]):
-            bound = float(values["bounds"][unit, rung])
-            tests.append(CertificateTest(int(unit), int(values["ladder"][unit, rung]), bound, bound >= tau))
-    return Certified(
-        values["choice"],
-        values["lower_mass"],
-        tuple(tests),
-        tuple(FALLBACK_KINDS[kind] for kind in values["kind"]),
-        values["unmet"],
-    )
+    for rung in range(found.tested.shape[1]):
+        for unit in np.flatnonzero(found.tested[:, rung]):
+            bound = float(found.bounds[unit, rung])
+            tests.append(CertificateTest(int(unit), int(found.ladder[unit, rung]), bound, bound >= tau))
+    kinds = tuple(FALLBACK_KINDS[kind] for kind in found.kind)
+    return Certified(found.choice, found.lower_mass, tuple(tests), kinds, found.unmet)
 
 
 def _grant(

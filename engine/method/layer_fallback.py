@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from routesparse.engine.config import RouterConfig
 from routesparse.engine.device.constants import constant
 from routesparse.engine.method.certificate import (
     bernstein_lower_bound,
@@ -30,11 +30,9 @@ from routesparse.engine.method.certificate import (
 )
 from routesparse.engine.method.fallback import FALLBACK_KINDS, CertificateTest, Certified, LayerBounds
 from routesparse.engine.method.layer_certificate import layer_lower_mass, layer_passes
+from routesparse.engine.method.records import Candidate
 from routesparse.engine.method.solvers import taken
-
-if TYPE_CHECKING:
-    from routesparse.engine.config import RouterConfig
-    from routesparse.engine.method.records import Candidate
+from routesparse.kernels.arrays import Array
 
 
 def next_levels(candidates: Sequence[Candidate]) -> np.ndarray:
@@ -64,16 +62,14 @@ def levels_above(
 
 
 @dataclass(frozen=True)
-class DeviceClimb:
-    """U units of B prompts, s rungs. choice int64 [U], final; ladder int64 [U, s] (-1: dense from here on); state int64
-    [U], the rung that a unit ends at, s for dense; head_passed bool [U, s] and layer_passed bool [B, s], the tests.
-    """
+class Climb:
+    """What ``climb`` found for U units of B prompts with s rungs: tensors, or NumPy arrays on the host."""
 
-    choice: torch.Tensor
-    ladder: torch.Tensor
-    state: torch.Tensor
-    head_passed: torch.Tensor
-    layer_passed: torch.Tensor
+    choice: Array  # int64 [U], final
+    ladder: Array  # int64 [U, s], -1: dense from here on
+    state: Array  # int64 [U], the rung that a unit ends at, s for dense
+    head_passed: Array  # bool [U, s], each head's own tests
+    layer_passed: Array  # bool [B, s]
 
 
 def climb(
@@ -83,7 +79,7 @@ def climb(
     candidates: Sequence[Candidate],
     config: RouterConfig,
     batch: int,
-) -> DeviceClimb:
+) -> Climb:
     """Test the router's choice and climb. cost float64 [U, C], certificate_mass float64 [U, rows, C], choice int64 [U].
 
     The U units are batch * H, one layer and segment of each prompt. Whether a bound reaches tau takes one look at the
@@ -105,23 +101,20 @@ def climb(
     if not config.fallback:
         state = torch.zeros_like(state)
     ends = torch.cat([torch.where(ladder < 0, dense, ladder), torch.full_like(ladder[:, :1], dense)], 1)
-    return DeviceClimb(taken(ends, state), ladder, state, head_passed, layer_passed)
+    return Climb(taken(ends, state), ladder, state, head_passed, layer_passed)
 
 
-def read_climb(
-    values: dict[str, np.ndarray], certificate_mass: np.ndarray, config: RouterConfig, batch: int
-) -> Certified:
-    """The host's record of a DeviceClimb, from its fields as arrays, and what may be claimed of masses and layers."""
+def read_climb(found: Climb, certificate_mass: np.ndarray, config: RouterConfig, batch: int) -> Certified:
+    """What the host records of a Climb of NumPy arrays, and what may be claimed of masses and layers."""
     error = 1.0 - config.confidence
-    ladder, state, passed = values["ladder"], values["state"], values["head_passed"]
-    layer_passed = values["layer_passed"]
+    ladder, state, passed, layer_passed = found.ladder, found.state, found.head_passed, found.layer_passed
     units, rungs = ladder.shape
     masses = masses_of(torch.from_numpy(certificate_mass), torch.from_numpy(ladder)).numpy()
     bounds = (betting_lower_bound if config.bound == "betting" else bernstein_lower_bound)(masses, error)
     layer_bounds = layer_lower_mass(_by_layer(torch.from_numpy(masses), batch).numpy(), error)
     dense = certificate_mass.shape[2] - 1
     active = ladder[:, 0] >= 0
-    sparse = active & (values["choice"] != dense)
+    sparse = active & (found.choice != dense)
     head_rung, layer_rung = np.zeros(units, np.int64), np.zeros(batch, np.int64)
     claimed, layer_claimed = bounds[:, 0], layer_bounds[:, 0]
     if config.fallback:
@@ -138,7 +131,7 @@ def read_climb(
     )
     kinds = np.where(sparse, np.minimum(state, 1), np.where(active, 2, 0))
     return Certified(
-        values["choice"],
+        found.choice,
         np.where(sparse, claimed, np.nan),
         tests,
         tuple(FALLBACK_KINDS[kind] for kind in kinds),

@@ -21,9 +21,8 @@ import torch
 
 from routesparse.engine import paths
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.decide.decision import Computed
+from routesparse.engine.decide.decision import LayerSettings
 from routesparse.engine.decide.layer import begin, plan_of
-from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.device.names import device_name
@@ -141,7 +140,7 @@ def measure(
         cases = synthetic(inputs, decided, plans + CHECKED_PLANS, seed)
         for number, case in enumerate(cases):
             clock.plan(case, f"{SYNTHETIC} {number + 1}", SYNTHETIC, number < plans)
-        graphs: Graphs[Computed] = Graphs()
+        graphs: Graphs = Graphs()
         probe = partial(_probe_once, inputs, segment, config)
         timed = clock.probe(partial(probe, graphs), segment.keys, heads)
         if device.type == "cuda":
@@ -246,12 +245,11 @@ class _Clock:
 
 def _counts(cell: dict[str, Any]) -> np.ndarray:
     """A plan's cell as a row of the fit's design, in the order of COSTS."""
-    return np.array(
-        [cell[name] for name in ("rows", "sparse_tiles", "columns", "dense_heads", "dense_tiles")], float
-    )
+    names = ("rows", "sparse_tiles", "columns", "dense_heads", "dense_tiles")
+    return np.array([cell[name] for name in names], float)
 
 
-def _probe_once(inputs, segment, config: RouterConfig, graphs: Graphs[Computed]) -> None:
+def _probe_once(inputs, segment, config: RouterConfig, graphs: Graphs) -> None:
     """Everything that a routing decision costs besides the kernel."""
     policy = replace(config, policy="priced", budget=None)
     plan_of(begin(inputs, segment, 0, free_settings(policy), graphs=graphs), inputs)
@@ -264,9 +262,8 @@ def free_settings(config: RouterConfig) -> LayerSettings:
 
 def free_profile(config: RouterConfig) -> LatencyProfile:
     """Costs of the right order, for a router that is only timed."""
-    return LatencyProfile(
-        "", "", "", "", 0, 0, 0, config.block_q, config.block_k, 0, 1, 0.1, 0, 1.5, 0, 0, 0, 0
-    )
+    costs = (0, 1, 0.1, 0, 1.5, 0, 0, 0, 0)
+    return LatencyProfile("", "", "", "", 0, 0, 0, config.block_q, config.block_k, *costs)
 
 
 def _time_us(call: Callable[[], object], device: torch.device, in_a_row: int = 1) -> dict[str, float]:
@@ -290,9 +287,9 @@ def _time_us(call: Callable[[], object], device: torch.device, in_a_row: int = 1
     return {"best_us": ordered[0]} | {name: float(np.quantile(ordered, q)) for name, q in shares.items()}
 
 
-def _setup_us(probe: Callable[[Graphs[Computed]], None], steady: dict[str, float]) -> float:
+def _setup_us(probe: Callable[[Graphs], None], steady: dict[str, float]) -> float:
     """What the first two decisions of a shape take beyond two later ones, by the host's clock: kernels are compiled."""
-    graphs: Graphs[Computed] = Graphs()
+    graphs: Graphs = Graphs()
     torch.cuda.synchronize()
     started = time.perf_counter()
     for _ in range(2):

@@ -106,7 +106,7 @@ class _RequestRouter(AttentionRouter):
         self.traces: dict[str, Trace] = {}
         self.error: BaseException | None = None
         self._make = make
-        self._graphs: Graphs[Any] = Graphs()  # what one request captured, the next one replays
+        self._graphs: Graphs = Graphs()  # what one request captured, the next one replays
         self._salt = salt
         self._sessions: dict[str, RoutingSession] = {}
         self._profile: LatencyProfile | None = None  # measured once for all
@@ -182,10 +182,8 @@ class _RequestRouter(AttentionRouter):
         count = sum(end > first for first, end in pairwise(queries))
         queries, keys = queries[: count + 1], {kind: bounds[: count + 1] for kind, bounds in keys.items()}
         lengths = [
-            (end - first, end_key - first_key)
-            for (first, end), (first_key, end_key) in zip(
-                pairwise(queries), pairwise(keys[_FULL]), strict=True
-            )
+            (end - first, last - first_key)
+            for (first, end), (first_key, last) in zip(pairwise(queries), pairwise(keys[_FULL]), strict=True)
         ]
         sessions: list[RoutingSession | None] = [None] * count
         prefilled = [i for i, (n_q, n_k) in enumerate(lengths) if n_q > 1 or n_k == 1]

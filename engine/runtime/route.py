@@ -18,6 +18,7 @@ from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.errors import ConfigError, is_out_of_memory
 from routesparse.engine.models.load import revision_of_model
 from routesparse.engine.profiles.measure import NamedProfile
+from routesparse.engine.profiles.shape import AttentionShape
 from routesparse.engine.runtime.quality import choose
 from routesparse.engine.runtime.session import RankSession, RoutingSession
 from routesparse.engine.runtime.tensor_parallel import Ranks, caught, ranks_in, ranks_of
@@ -35,13 +36,12 @@ if TYPE_CHECKING:
 
     from routesparse.engine.calibration.artifact import Calibration
     from routesparse.engine.calibration.tuned import TunedPrice
-    from routesparse.engine.decide.decision import Computed
     from routesparse.engine.method.latency import LatencyProfile
     from routesparse.engine.record.trace import Trace
 
 
 # What earlier blocks captured, by model, with the device that it was on.
-_captured: WeakKeyDictionary[PreTrainedModel, tuple[torch.device, Graphs[Computed]]] = WeakKeyDictionary()
+_captured: WeakKeyDictionary[PreTrainedModel, tuple[torch.device, Graphs]] = WeakKeyDictionary()
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def route(
             yield session.trace
 
 
-def _graphs_of(model: PreTrainedModel) -> Graphs[Computed]:
+def _graphs_of(model: PreTrainedModel) -> Graphs:
     """What earlier blocks captured on the device that the model is on."""
     device = next(model.parameters()).device
     if model not in _captured or _captured[model][0] != device:
@@ -118,22 +118,15 @@ def _rank_session(
     """``route``'s session in one of several processes: salt and latency profile are the first one's."""
     weight = next(model.parameters())
     if isinstance(profile, str):
-        named, shape = NamedProfile(profile), model.config
-        head_dim = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
-        profile = ranks.from_first(
-            lambda: named.on(
-                weight.device,
-                weight.dtype,
-                head_dim=head_dim,
-                heads=shape.num_attention_heads // ranks.size,
-                kv_heads=(shape.num_key_value_heads or shape.num_attention_heads) // ranks.size,
-                config=config,
-            )
-        )
+        named, sizes = NamedProfile(profile), model.config
+        head_dim = getattr(sizes, "head_dim", None) or sizes.hidden_size // sizes.num_attention_heads
+        heads, kv_heads = sizes.num_attention_heads, sizes.num_key_value_heads or sizes.num_attention_heads
+        own = (heads // ranks.size, kv_heads // ranks.size)
+        shape = AttentionShape(weight.device, weight.dtype, head_dim, *own)
+        profile = ranks.from_first(lambda: named.on(shape, config))
     # Each process reads its own files: one may lack what the others have.
-    make, error = caught(
-        lambda: session_maker(model, config, calibration, profile, partial(RankSession, ranks=ranks))
-    )
+    session = partial(RankSession, ranks=ranks)
+    make, error = caught(lambda: session_maker(model, config, calibration, profile, session))
     ranks.agree(error)
     assert make is not None
     salt = ranks.from_first(fresh_salt) if salt is None else salt
@@ -186,6 +179,8 @@ def fresh_salt() -> str:
     return secrets.token_hex(8)
 
 
-serve_by_default(
-    lambda on_gpu: RoutingSession(default_config(on_gpu), profile=NamedProfile(), salt=fresh_salt())
-)
+def _default_session(on_gpu: bool) -> RoutingSession:
+    return RoutingSession(default_config(on_gpu), profile=NamedProfile(), salt=fresh_salt())
+
+
+serve_by_default(_default_session)

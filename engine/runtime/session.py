@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -23,9 +24,8 @@ from routesparse.engine.audit.auditor import Audited, Auditor, Executed
 from routesparse.engine.calibration.artifact import Calibration
 from routesparse.engine.config import AuditDepth, RouterConfig
 from routesparse.engine.decide.ahead import ready
-from routesparse.engine.decide.decision import Computed
+from routesparse.engine.decide.decision import LayerSettings
 from routesparse.engine.decide.layer import begin, plan_of
-from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.device.copies import Copies
 from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.device.inputs import AttentionInputs
@@ -60,7 +60,7 @@ class RoutingSession(AttentionRouter):
         profile: LatencyProfile | NamedProfile,
         auditor: Auditor | None = None,
         salt: str = "",
-        graphs: Graphs[Computed] | None = None,
+        graphs: Graphs | None = None,
         progress: Progress = no_progress,
         tuned_price: str | None = None,
         prompts: type[CurrentPrompt] = CurrentPrompt,
@@ -92,15 +92,14 @@ class RoutingSession(AttentionRouter):
             config = replace(config, alpha=calibration.alpha)
         self.config = config
         depth: AuditDepth = "none" if auditor is None else auditor.depth
-        self.trace = Trace(
-            RunSettings(config, gate_threshold, calibration, profile, depth, salt, tuned_price)
-        )
+        run = RunSettings(config, gate_threshold, calibration, profile, depth, salt, tuned_price)
+        self.trace = Trace(run)
         self._auditor = auditor
         self._prompt = prompts(self.trace)
         self._lock = threading.Lock()  # a second thread that decodes waits; one that prefills is refused
         self._predictors: dict[torch.device, PredictorTables] = {}
         # A graph reads the predictor's tables by address, and they are this session's own.
-        self._graphs: Graphs[Computed] = Graphs() if graphs is None or predicts else graphs
+        self._graphs: Graphs = Graphs() if graphs is None or predicts else graphs
         self._worth: dict[tuple[int, int, int], list[Segment] | None] = {}
         self._layers = LAYERS
         self._progress = progress
@@ -322,9 +321,8 @@ class RankSession(RoutingSession):
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, layer: int, scale: float | None
     ) -> torch.Tensor | None:
         """As RoutingSession, but errors wait for the end of the forward pass."""
-        return self._unless_failed(
-            q, lambda: RoutingSession.untouched(self, q, k, v, layer=layer, scale=scale)
-        )
+        own = partial(RoutingSession.untouched, self, q, k, v, layer=layer, scale=scale)
+        return self._unless_failed(q, own)
 
     def finish(self) -> None:
         """Errors: as Ranks.agree; nothing is recorded of that prompt, in no process."""
@@ -348,6 +346,5 @@ class RankSession(RoutingSession):
         return torch.zeros_like(q)
 
     def _settings(self, inputs: AttentionInputs) -> LayerSettings:
-        return replace(
-            super()._settings(inputs), first_head=self._ranks.first_head, all_heads=self._ranks.heads
-        )
+        ranks = self._ranks
+        return replace(super()._settings(inputs), first_head=ranks.first_head, all_heads=ranks.heads)

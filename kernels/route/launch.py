@@ -80,8 +80,8 @@ def route_units(
     row_mass float32 [B, H, P, C], dense last; tiles, columns, density float32 [B, H, C]; described float32 [B, H] each:
     entropy, local band, agreement; finite bool scalar; following int32 [C]: the next dearer candidate of each one's
     family, -1 for none, under the policy "priced"; None under the policy "certified"; settings float64: ``Priced`` or
-    ``Certified``. out float64, flat: places says where each of the record's tensors starts (packing.packed_layout).
-    sizes: as in ``place_rows``. tests: at most MOST_TESTS; "priced": what ``climb_fits`` says.
+    ``Certified``. out float64, flat: places says where each tensor of the record (``RECORD`` in
+    engine/decide/decision.py) starts. sizes: as in ``place_rows``. tests: at most MOST_TESTS; "priced": what ``climb_fits`` says.
     """
     from routesparse.kernels.route.kernel import route_kernel
 
@@ -100,8 +100,8 @@ def route_units(
         out,
         places["routed_choice"],
         places["limited"],
-        places["step5_ladder"],
-        places.get("step5_head_passed", 0),
+        places["ladder"],
+        places.get("head_passed", 0),
         places["certificate_mass"],
         places["entropy"],
         places["finite"],
@@ -150,8 +150,8 @@ def _certify(
         scratch,
         out,
         choice,
-        places["step5_choice"],
-        places["step5_ladder"],
+        places["choice"],
+        places["ladder"],
         units,
         count,
         width,
@@ -190,11 +190,11 @@ def _climb(
         settings,
         out,
         choice,
-        places["step5_choice"],
-        places["step5_ladder"],
-        places["step5_state"],
-        places["step5_head_passed"],
-        places["step5_layer_passed"],
+        places["choice"],
+        places["ladder"],
+        places["state"],
+        places["head_passed"],
+        places["layer_passed"],
         heads,
         count,
         width,

@@ -101,8 +101,8 @@ def run(capsys):
 @pytest.fixture(params=AUDITED.values(), ids=AUDITED.keys())
 def decided(request, oracle):
     """(inputs, decision, config) of a last segment: plain, chunk, padded, soft cap and sinks."""
+    from routesparse.engine.decide.decision import LayerSettings
     from routesparse.engine.decide.layer import decide
-    from routesparse.engine.decide.settings import LayerSettings
     from routesparse.engine.method.segments import split
 
     inputs = oracle.draw_inputs(1, **request.param)

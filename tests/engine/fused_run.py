@@ -254,7 +254,7 @@ def random_units(changes: dict[str, Any], width: int, units: tuple[int, int] = (
 def route_by_kernels(case: dict[str, Any], gate: float, device: str) -> tuple[Tensors, torch.Tensor]:
     """Steps 3 to 5 by the route kernel: (what it records but lap times, its choice)."""
     from routesparse.engine.decide import units
-    from routesparse.engine.decide.settings import LayerSettings
+    from routesparse.engine.decide.decision import LayerSettings
     from routesparse.engine.device.copies import Readout
     from routesparse.engine.method.records import Probe
 
@@ -332,7 +332,7 @@ def block_lse(
 def decide(kind: dict[str, Any], policy: str, device: str) -> Tensors:
     """A whole decision, row plan included, by whatever serves this process and device."""
     from routesparse.engine.decide import layer
-    from routesparse.engine.decide.settings import LayerSettings
+    from routesparse.engine.decide.decision import LayerSettings
     from routesparse.engine.method.segments import split
 
     oracle = _oracle()

@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.decide.decision import Decision
+from routesparse.engine.decide.decision import Decision, LayerSettings
 from routesparse.engine.decide.layer import decide
-from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.method.latency import LatencyProfile

@@ -9,9 +9,8 @@ from __future__ import annotations
 import torch
 
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.decide.decision import Computed, Pending
+from routesparse.engine.decide.decision import LayerSettings, Pending
 from routesparse.engine.decide.layer import begin
-from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
@@ -46,7 +45,7 @@ class Decider:
     def __init__(self, segment_tokens: int) -> None:
         self.config = RouterConfig(segment_tokens=segment_tokens)
         self._settings = LayerSettings(self.config, 0.94, _PROFILE)
-        self._graphs: Graphs[Computed] = Graphs()
+        self._graphs: Graphs = Graphs()
 
     def decide(self, index: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[Pending]:
         """Steps 1 to 5 for q [B, Hq, n, d], k and v [B, Hkv, n, d], as layer ``index``."""

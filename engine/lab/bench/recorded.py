@@ -14,9 +14,8 @@ import torch
 
 from routesparse.engine.audit.auditor import Audited, Auditor, Executed
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.decide.decision import Decision
+from routesparse.engine.decide.decision import Decision, LayerSettings
 from routesparse.engine.decide.layer import plan_of
-from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import InputError
 from routesparse.engine.models.load import LoadedModel, load_model

@@ -20,7 +20,6 @@ from torch import Tensor
 from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.artifact import Calibration, load_calibration
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.decide.decision import Computed
 from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.lab import study
 from routesparse.engine.models.load import revision_of_model
@@ -77,7 +76,7 @@ class RoutedModel:
         self._model, self._config, self._calibration = model, config, calibration
         self._promised = calibration or tuned_price
         self._profile: LatencyProfile | NamedProfile = NamedProfile(profile)
-        self._graphs: Graphs[Computed] = Graphs()
+        self._graphs: Graphs = Graphs()
         self._areas: list[float] = []  # of each routed prefill
         self._dense = 0
 

@@ -22,9 +22,8 @@ import numpy as np
 import torch
 
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.decide.decision import Computed, Pending
+from routesparse.engine.decide.decision import LayerSettings, Pending
 from routesparse.engine.decide.layer import begin, plan_of
-from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.device.names import device_name
@@ -106,9 +105,9 @@ def measure(inputs: AttentionInputs, config: RouterConfig, repeats: int) -> dict
     segments = split(inputs.q.shape[2], inputs.k.shape[2], config)
     device = inputs.q.device
     settings = LayerSettings(config, config.effective_gate_threshold, COSTS)
-    graphs: Graphs[Computed] = Graphs()
+    graphs: Graphs = Graphs()
 
-    def decide(kept: Graphs[Computed] | None) -> list[Pending]:
+    def decide(kept: Graphs | None) -> list[Pending]:
         pendings = [begin(inputs, s, 0, settings, graphs=kept) for s in segments]
         for pending in pendings:
             plan_of(pending, inputs)

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from routesparse.engine.decide.decision import Computed
 from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import InputError, StoreError
@@ -73,13 +72,11 @@ class Requests:
     settings: ServingSettings
     chosen: Chosen
     model: ServedModel
-    profile: LatencyProfile | NamedProfile | None = (
-        None  # None: settings.profile, until a request asked for it
-    )
+    profile: LatencyProfile | NamedProfile | None = None  # None: settings.profile, until a request asked
     _open: dict[str, _Open] = field(default_factory=dict)
     _recorded: set[str] = field(default_factory=set)  # of those that may come again, after a preemption
     _routed: int = 0
-    _graphs: Graphs[Computed] = field(default_factory=Graphs)
+    _graphs: Graphs = field(default_factory=Graphs)
 
     def forget(self, requests: Iterable[str]) -> None:
         """These ended, or were dropped by whoever sent them."""

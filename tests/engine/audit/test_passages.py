@@ -9,7 +9,7 @@ import torch
 from routesparse.engine.audit.auditor import Executed
 from routesparse.engine.audit.passages import LOST_BLOCKS, WORST_ROWS, plan_reads
 from routesparse.engine.audit.rows import RowAuditor
-from routesparse.engine.decide.settings import LayerSettings
+from routesparse.engine.decide.decision import LayerSettings
 from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.record import block_reads
 from routesparse.engine.rows import BlockReadsRow

@@ -8,7 +8,7 @@ import torch
 
 from routesparse.engine.config import LatencyBudget, RouterConfig
 from routesparse.engine.method import router, solvers
-from routesparse.engine.method.fallback import certify, escalation, read_certified
+from routesparse.engine.method.fallback import Escalated, certify, escalation, read_escalated
 
 ROWS = 128
 CONFIG = RouterConfig(tau=0.8)
@@ -16,7 +16,7 @@ BUDGET = LatencyBudget(0.5, "fraction")
 
 
 def as_host(found, tau):
-    return read_certified({name: value.numpy() for name, value in vars(found).items()}, tau)
+    return read_escalated(Escalated(**{name: value.numpy() for name, value in vars(found).items()}), tau)
 
 
 def random_rows(g, units, width):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from routesparse.engine.decide.settings import LayerSettings
+from routesparse.engine.decide.decision import LayerSettings
 from routesparse.engine.decide.units import route_by_method
 from routesparse.engine.device.copies import Readout
 from routesparse.engine.device.timing import Stamps
@@ -160,13 +160,13 @@ def test_the_route_kernel_decides_and_records_what_the_method_does(run, changes,
     for name, twin in wanted.items():
         if name in MEANS:
             torch.testing.assert_close(found[name], twin, atol=1e-6, rtol=0, msg=name)
-        elif name in ("step5_bounds", "step5_lower_mass"):
+        elif name in ("bounds", "lower_mass"):
             # A bisection may end one step of 2^-24 beside.
             torch.testing.assert_close(found[name], twin, atol=1.3e-7, rtol=0, equal_nan=True, msg=name)
         else:
             assert torch.equal(twin, found[name]), name
-    assert torch.equal(wanted["step5_choice"].view(choice.shape), choice)
-    kinds = set(wanted["step5_kind"].tolist())
+    assert torch.equal(wanted["choice"].view(choice.shape), choice)
+    kinds = set(wanted["kind"].tolist())
     assert len(kinds) > 1 or "fallback" in changes
 
 
@@ -183,16 +183,16 @@ def test_the_route_kernels_meet_the_price_and_climb_as_the_method_does(run, chan
             torch.testing.assert_close(found[name], twin, atol=1e-6, rtol=0, msg=name)
         else:
             assert torch.equal(twin, found[name]), name
-    assert torch.equal(wanted["step5_choice"].view(choice.shape), choice)
+    assert torch.equal(wanted["choice"].view(choice.shape), choice)
     assert choice[-1, -1] == found["routed_choice"][-1] == len(case["candidates"]) - 1
-    assert wanted["step5_state"].any() == bool(changes["tau_layer"] and "fallback" not in changes)
+    assert wanted["state"].any() == bool(changes["tau_layer"] and "fallback" not in changes)
 
 
 @pytest.mark.parametrize(("heads", "count"), [(6, 40), (2, 8)], ids=["free-bets", "capped-bets"])
 def test_a_kernels_certificate_passes_up_to_its_bound_and_not_beyond(run, heads, count):
     case = _run("random_units", {"certificate_rows": count}, 0, (2, heads))
     config, rows = case["config"], case["rows"].slice_of(CERTIFICATE)
-    ladder = run("route_by_kernels", case, 0.9)[0]["step5_ladder"]
+    ladder = run("route_by_kernels", case, 0.9)[0]["ladder"]
     masses = masses_of(case["masses"].row_mass[:, :, rows].flatten(0, 1).double(), ladder)[:, 0].numpy()
     head = betting_lower_bound(masses, 1.0 - config.confidence)[heads]
     layer = layer_lower_mass(masses.reshape(2, heads, -1), 1.0 - config.confidence)[1]
@@ -200,7 +200,7 @@ def test_a_kernels_certificate_passes_up_to_its_bound_and_not_beyond(run, heads,
     for beyond in (0.0, 2.0**-22):
         case["config"] = replace(config, tau_head=float(head) + beyond, tau_layer=float(layer) + beyond)
         found, _ = run("route_by_kernels", case, 0.9)
-        assert found["step5_head_passed"][heads, 0] == found["step5_layer_passed"][1, 0] == (not beyond)
+        assert found["head_passed"][heads, 0] == found["layer_passed"][1, 0] == (not beyond)
 
 
 def by_the_method(case, gate, found):
@@ -234,7 +234,7 @@ def by_the_method(case, gate, found):
     else:
         certified = fallback.certify(cost, g, rows, routed.choice, config, gate, None)
     wanted |= {"risk": risk, "routed_choice": routed.choice}
-    return wanted | {f"step5_{name}": value for name, value in vars(certified).items()}
+    return wanted | vars(certified)
 
 
 def test_lap_times_are_exact_to_the_nanosecond(run):

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 
 from routesparse.engine import probe_masks
 from routesparse.engine.decide import heatmap as heatmap_module
+from routesparse.engine.decide.decision import LayerSettings
 from routesparse.engine.decide.heatmap import Heatmap, draw
 from routesparse.engine.decide.layer import decide
-from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.method import families
 from routesparse.engine.method.records import BOUNDARY, CERTIFICATE, RECENT, ROUTING
 from routesparse.engine.method.segments import split

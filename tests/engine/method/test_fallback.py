@@ -32,7 +32,9 @@ def run(s, rows, choice, config=CONFIG, slack=None):
     left = None if slack is None else torch.tensor(slack, dtype=torch.float64)
     arrays = (torch.from_numpy(np.asarray(x)) for x in (s.kernel_us, s.gate_statistic, rows, choice))
     found = fallback.certify(*arrays, config, GATE, left)
-    return fallback.read_certified({name: x.numpy() for name, x in vars(found).items()}, config.tau)
+    return fallback.read_escalated(
+        fallback.Escalated(**{name: x.numpy() for name, x in vars(found).items()}), config.tau
+    )
 
 
 def escalation(s, unit, choice, gate, max_tests):

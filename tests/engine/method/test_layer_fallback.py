@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.method.layer_fallback import climb, levels_above, next_levels, read_climb
+from routesparse.engine.method.layer_fallback import Climb, climb, levels_above, next_levels, read_climb
 from routesparse.engine.method.records import Candidate
 
 CONFIG = RouterConfig(policy="priced", tau_layer=0.8, tau_head=0.5, max_tests=3)
@@ -30,7 +30,7 @@ def run(masses, choice, config=CONFIG, cost=COST, batch=1):
         masses = np.repeat(masses[:, None], ROWS, 1)
     costs = np.tile(cost, (len(choice), 1))
     found = climb(*map(torch.from_numpy, (costs, masses, choice)), CANDIDATES, config, batch)
-    return read_climb({name: x.numpy() for name, x in vars(found).items()}, masses, config, batch)
+    return read_climb(Climb(**{name: x.numpy() for name, x in vars(found).items()}), masses, config, batch)
 
 
 def heads(*floors, a_shape=0.99):

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from routesparse.engine.config import RouterConfig
+from routesparse.engine.decide.decision import LayerSettings
 from routesparse.engine.decide.layer import decide
-from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.errors import NumericsError
 from routesparse.engine.method import probe as probe_module
 from routesparse.engine.method.probe import draw_rows, run_probe

@@ -17,9 +17,9 @@ from routesparse.app.ui import design
 from routesparse.engine import probe_masks
 from routesparse.engine.calibration import artifact
 from routesparse.engine.config import RouterConfig
+from routesparse.engine.decide.decision import LayerSettings
 from routesparse.engine.decide.heatmap import draw
 from routesparse.engine.decide.layer import decide, plan_of
-from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.errors import PatternError
 from routesparse.engine.method import families
 from routesparse.engine.method.families import library, library_hash, stamped_families

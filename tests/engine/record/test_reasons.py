@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from routesparse.engine.config import LatencyBudget, RouterConfig
+from routesparse.engine.decide.decision import LayerSettings
 from routesparse.engine.decide.layer import decide
-from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.method.fallback import CertificateTest, Certified, LayerBounds
 from routesparse.engine.method.router import Routing
 from routesparse.engine.method.segments import split

@@ -10,8 +10,8 @@ import torch
 from routesparse.engine.audit.rows import RowAuditor
 from routesparse.engine.calibration.artifact import Calibration
 from routesparse.engine.config import LatencyBudget
+from routesparse.engine.decide.decision import LayerSettings
 from routesparse.engine.decide.layer import decide
-from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.errors import ConfigError, NumericsError
 from routesparse.engine.method.predictor import ErrorPredictor
 from routesparse.engine.method.probe import run_probe

@@ -22,8 +22,7 @@ from routesparse.engine.audit.candidates import candidate_errors, candidate_mass
 from routesparse.engine.audit.rows import audit_units, measure_rows
 from routesparse.engine.calibrate.measure import ERROR_ROWS, prefill
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.decide.decision import Decision
-from routesparse.engine.decide.settings import LayerSettings
+from routesparse.engine.decide.decision import Decision, LayerSettings
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.lab.studies.coverage.plan import Planned
 from routesparse.engine.method.certificate import (
