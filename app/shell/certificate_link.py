@@ -16,8 +16,6 @@ from routesparse.engine.export.certificate_words import routing_absent
 from routesparse.engine.store import certificate_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
 
-CERTIFY = f"{states.PROGRAM} certify --prompt FILE --method xattention=0.9"
-
 
 def instead(store: OwnerView, named: str, title: str) -> bool:
     """Whether the address names a certificate; then the page says so."""
@@ -25,9 +23,7 @@ def instead(store: OwnerView, named: str, title: str) -> bool:
     if row is None:
         return False
     st.html(f'<div class="rs-title">{escape(title)}</div>')
-    states.empty(
-        routing_absent(visible(row.subject)), ["Its claims, head by head, are on the page Certificate."]
-    )
+    states.empty(routing_absent(visible(row.subject)), ["Its claims, head by head, are on the page Trust."])
     _link(row)
     return True
 
@@ -49,4 +45,4 @@ def _named(store: OwnerView, name: str) -> CertificateRow | None:
 
 
 def _link(row: CertificateRow) -> None:
-    navigate.link("Open the certificate", "certificate", run=queries.label(row.run_id))
+    navigate.link("Open the certificate", "trust", run=queries.label(row.run_id))

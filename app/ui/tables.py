@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
+from routesparse.app.ui import design
+
 
 def unbroken(text: str) -> str:
     """Escaped, and no line ends between a number and its per cent sign."""
@@ -23,3 +25,10 @@ def sideways(more: str = "") -> str:
         '<div class="rs-note rs-narrow">Columns without room in this window stand to the right: scroll the table '
         f"sideways{more}.</div>"
     )
+
+
+def pattern_cell(theme: design.Theme, pattern: str, density: float) -> str:
+    """A pattern's letter on its colour, stronger where more is kept."""
+    color = design.pattern_color(theme, pattern, density)
+    style = f"background:{color};color:{design.text_on(color)}"
+    return f'<span class="cell" style="{style}">{design.letter(pattern)}</span>'

@@ -1,4 +1,4 @@
-"""The cards of one routing unit, shared by the routing map's side panel and the Head page."""
+"""The cards of one routing unit on the routing map."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from html import escape
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.shell import navigate, view
+from routesparse.app.shell import view
 from routesparse.app.ui import design, exports, glossary, plot, reason_words, states
 from routesparse.app.unit import charts, masks, panel, probe, row_card, row_words, zoom
 from routesparse.engine.errors import InputError
@@ -24,9 +24,8 @@ def reason_card(
     picked: tuple[int, int],
     events: pd.DataFrame,
     candidates: pd.DataFrame,
-    layers: pd.DataFrame,
 ) -> None:
-    """Why this unit took this pattern; Shift and an arrow key move to a neighbour. layers: rows of queries.layers."""
+    """Why this unit took this pattern; Shift and an arrow key move to a neighbour."""
     with st.container(border=True, key="card-reason", gap="xsmall"):
         st.html(f'<div class="rs-h">{escape(panel.title(choice))}</div>')
         layer, head = picked
@@ -49,21 +48,12 @@ def reason_card(
         st.html(f'<div class="rs-sub">{escape(reason_words.shown(choice["reason"]))}</div>')
         if len(events):
             st.html(panel.fallback_html(events, candidates))
-        own = layers[layers["layer"] == layer]
-        st.html(panel.facts_html(choice, run, None if own.empty else own.iloc[0]))
-        if run.tau_layer is not None:
-            st.html(f'<div class="rs-note">{escape(glossary.HEAD_FLOOR)}</div>')
+        st.html(panel.facts_html(choice, run))
 
 
-def candidate_card(
-    store: OwnerView,
-    run: RunRow,
-    unit: queries.Unit,
-    candidates: pd.DataFrame,
-    key: str = "card-candidates",
-) -> None:
+def candidate_card(store: OwnerView, run: RunRow, unit: queries.Unit, candidates: pd.DataFrame) -> None:
     """Every candidate with its numbers and why it was not chosen."""
-    with st.container(border=True, key=key, gap="xsmall"):
+    with st.container(border=True, key="card-candidates", gap="xsmall"):
         st.html(f'<div class="rs-h">Candidates of layer {unit.layer}, head {unit.head}</div>')
         if candidates.empty:
             st.html('<div class="rs-sub">Not recorded for this run.</div>')
@@ -78,23 +68,7 @@ def candidate_card(
         )
 
 
-def probe_card(store: OwnerView, run: RunRow, unit: queries.Unit, choice: pd.Series) -> None:
-    """The probe's 8-bit thumbnail; the Head page has all of it."""
-    with st.container(border=True, key="card-probe", gap="xsmall"):
-        heatmap = queries.probe_thumbnail(store, unit)
-        if heatmap is None:
-            st.html('<div class="rs-h">Probe</div><div class="rs-sub">Not recorded for this unit.</div>')
-            return
-        window = zoom.wanted()
-        full = _full_probe(store, unit) if window else None
-        part = zoom.cut(full, window) if full and window else None
-        _probe_title(heatmap, choice, run.block_k, part)
-        shown = None if part is None else window
-        _probe_picture(store, run, unit, part or heatmap, 236, shown)
-        navigate.link("Full resolution and masks", "head", **view.address_of(store, unit))
-
-
-def full_probe_card(
+def probe_card(
     store: OwnerView, run: RunRow, unit: queries.Unit, choice: pd.Series, candidates: pd.DataFrame
 ) -> None:
     """The float16 probe of the bundle, while it is there, with the mask of the chosen or any other candidate."""
@@ -266,9 +240,3 @@ def scatter_card(
             "scatter",
             chart="scatter",
         )
-
-
-def audit_card(choice: pd.Series) -> None:
-    """What the dense audit found."""
-    with st.container(border=True, key="card-audit", gap="xsmall"):
-        st.html(f'<div class="rs-h" style="margin-bottom:4px">Audited</div>{panel.audit_html(choice)}')

@@ -6,11 +6,10 @@ Everything that comes out of a bundle is escaped before it becomes HTML.
 from __future__ import annotations
 
 from html import escape
-from typing import Any
 
 import pandas as pd
 
-from routesparse.app.ui import design, drift_note, facts, glossary, numbers, reason_words, tables
+from routesparse.app.ui import design, facts, glossary, numbers, reason_words, tables
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import frames
 
@@ -26,27 +25,11 @@ def gate_threshold(choice: pd.Series, run: RunRow) -> float | None:
     return run.gate_threshold if numbers.is_missing(own) else float(own)
 
 
-def layer_verdict(layer: Any, run: RunRow) -> str:
-    """The layer's certificate in words: "0.731, raised 1 level"; what is missing says so."""
-    if numbers.is_missing(layer["lower_mass"]):
-        shown = "none" if layer["layer_uncertified"] else "all dense"
-    else:
-        shown = numbers.bound(layer["lower_mass"])
-    if not numbers.is_missing(layer["raised"]) and layer["raised"] > 0:
-        shown += f", raised {numbers.several(int(layer['raised']), 'level')}"
-    return f"{shown}, ran uncertified" if layer["layer_uncertified"] else shown
-
-
-def facts_html(choice: pd.Series, run: RunRow, layer: pd.Series | None) -> str:
-    """The numbers that decided; a certificate does not apply to dense units. layer: its row of queries.layers."""
+def facts_html(choice: pd.Series, run: RunRow) -> str:
+    """The numbers that decided."""
     sparse = choice["pattern"] != "dense"
     threshold = gate_threshold(choice, run)
     own = " of this head" if run.tau_layer is not None else ""
-    certified = (
-        (f"certified mass, τ = {numbers.threshold(run.tau)}", _certified(choice), "certificate")
-        if run.tau_layer is None
-        else (f"certified mass, floor τ head = {numbers.threshold(run.tau)}", _certified(choice), "tau_head")
-    )
     return facts.lines_html(
         [
             ("budget", str(choice["budget"]) if sparse else "all keys"),
@@ -56,14 +39,6 @@ def facts_html(choice: pd.Series, run: RunRow, layer: pd.Series | None) -> str:
                 "gate statistic g" + ("" if threshold is None else f", λ{own} = {threshold:.3f}"),
                 numbers.mass(choice["gate_statistic"]),
                 "gate_statistic",
-            ),
-            certified,
-            *_layer_facts(layer, run),
-            ("conformal lower bound", _conformal(choice, run, sparse), "conformal"),
-            (
-                f"retained by {numbers.share(run.confidence, 0)} of rows",
-                _sparse(choice["row_lower_mass"], sparse),
-                "row_statement",
             ),
             ("disagreement u", numbers.mass(choice["disagreement"]), "disagreement"),
             ("risk R", numbers.mass(choice["risk"]), "risk"),
@@ -88,22 +63,31 @@ def fallback_html(events: pd.DataFrame, candidates: pd.DataFrame) -> str:
     return f'<div class="rs-note">{"<br>".join(steps)}</div>'
 
 
-def audit_html(choice: pd.Series) -> str:
+def audit_html(choice: pd.Series, run: RunRow) -> str:
     """The dense audit of this unit."""
     if numbers.is_missing(choice["audit_rows"]):
         if choice["pattern"] == "dense":
-            return '<div class="rs-sub">Nothing to audit: this unit is dense and reads every key.</div>'
+            return ""
         return (
             '<div class="rs-sub">Not audited. Run the prompt again with audit “rows” to measure this.</div>'
         )
     return facts.lines_html(
         [
-            ("retained mass of the body", numbers.mass(choice["audited_mass"])),
-            ("certificate holds", _covered(choice)),
+            ("mass of the worst audited row", numbers.mass(choice["audited_min_mass"])),
             ("output error, relative", numbers.mass(choice["audited_error"], 4), "error"),
             ("error of the worst row", numbers.mass(choice["audited_max_error"], 4)),
             ("its bound", numbers.mass(choice["bound_tight"], 4)),
-            ("rows audited", numbers.count(choice["audit_rows"])),
+            ("rows audited", _audited_rows(choice, run)),
+            *(
+                []
+                if numbers.is_missing(choice["forward_error"])
+                else [
+                    (
+                        "against the dense forward, errors of earlier layers included",
+                        numbers.mass(choice["forward_error"], 4),
+                    )
+                ]
+            ),
         ]
     )
 
@@ -137,42 +121,14 @@ def _nats(value: float) -> str:
     return numbers.NOT_MEASURED if numbers.is_missing(value) else f"{value:.2f} nats"
 
 
-def _certified(choice: pd.Series) -> str:
-    value = _sparse(choice["lower_mass"], choice["pattern"] != "dense")
-    return f"{value}, ran uncertified" if choice["uncertified"] else value
+def _audited_rows(choice: pd.Series, run: RunRow) -> str:
+    count = numbers.count(choice["audit_rows"])
+    return (
+        f"all {count} body rows"
+        if run.audit_depth == "full"
+        else f"{count}, drawn apart from all other steps"
+    )
 
 
 def _whose(scope: object) -> str:
     return "left with its layer, whose certificate was" if scope == "layer" else "certified"
-
-
-def _layer_facts(layer: pd.Series | None, run: RunRow) -> list[tuple[str, str, str]]:
-    if run.tau_layer is None or layer is None:
-        return []
-    return [
-        (
-            f"layer’s certified mean, τ layer = {numbers.threshold(run.tau_layer)}",
-            layer_verdict(layer, run),
-            "layer_certificate",
-        )
-    ]
-
-
-def _sparse(value: Any, sparse: bool) -> str:
-    return numbers.bound(value) if sparse else facts.DOES_NOT_APPLY
-
-
-def _conformal(choice: pd.Series, run: RunRow, sparse: bool) -> str:
-    value = choice["conformal_lower_mass"]
-    if sparse and numbers.is_missing(value) and run.calibration is None:
-        return facts.NO_CALIBRATION
-    told = None if numbers.is_missing(value) else drift_note.void(run)
-    return _sparse(value, sparse) + ("" if told is None else f" · {told}")
-
-
-def _covered(choice: pd.Series) -> str:
-    if choice["pattern"] == "dense":
-        return facts.DOES_NOT_APPLY
-    if pd.isna(choice["covered"]):
-        return numbers.NOT_MEASURED
-    return "yes" if choice["covered"] else "no"

@@ -35,8 +35,8 @@ def card(
         if loss is None:
             st.html(
                 f'<div class="rs-h">Row at token {position:,}</div><div class="rs-sub">Neither the probe nor the audit '
-                f"recorded this row of layer {unit.layer}, head {unit.head}. Click a row of the probe on the page "
-                "Head, or one of the worst audited rows.</div>"
+                f"recorded this row of layer {unit.layer}, head {unit.head}. Click a row of the probe’s picture on the "
+                "map, or one of the worst audited rows.</div>"
             )
             return
         st.html(
@@ -66,7 +66,7 @@ def card(
         if on_show is None:
             navigate.link("Show in the text", "text", **place, row=loss.position)
         else:
-            navigate.link("Show in the probe’s picture", "head", **place, row=loss.position)
+            navigate.link("Show in the probe’s picture", "map", **place, row=loss.position)
         rows = pd.DataFrame(loss.passages, columns=["key_block", "blocks", "lost_mass"])
         exports.chart_foot(
             f"row-{queries.label(run.run_id)}-layer-{unit.layer}-head-{unit.head}-token-{loss.position}",

@@ -33,12 +33,6 @@ _UNITS = """
     JOIN head_choice c USING (run_key, batch_index, layer, head, segment)
     WHERE c.pattern <> 'dense'
 """
-ORDERS = {
-    "error": "mean_error DESC",
-    "worst_row": "max_error DESC",
-    "margin": "audited_mass - lower_mass ASC NULLS LAST",
-    "mass": "audited_mass ASC",
-}
 
 
 def units(store: OwnerView, run_ids: Sequence[str], most: int) -> pd.DataFrame:
@@ -54,10 +48,10 @@ def units(store: OwnerView, run_ids: Sequence[str], most: int) -> pd.DataFrame:
     return measured(found).sort_values(["run_id", "layer", "head", "segment"], ignore_index=True)
 
 
-def worst(store: OwnerView, run_ids: Sequence[str], order: str, most: int) -> pd.DataFrame:
-    """The ``most`` worst audited units by one of ORDERS. Errors: KeyError for another order."""
+def worst(store: OwnerView, run_ids: Sequence[str], most: int) -> pd.DataFrame:
+    """The ``most`` audited units of the largest mean output error."""
     found = store.frame(
-        f"SELECT * FROM ({_UNITS}) ORDER BY {ORDERS[order]}, run_id, layer, head, segment LIMIT ?",
+        f"SELECT * FROM ({_UNITS}) ORDER BY mean_error DESC, run_id, layer, head, segment LIMIT ?",
         [list(run_ids), most],
         of=run_ids,
     )

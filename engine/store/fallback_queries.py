@@ -75,6 +75,24 @@ def layer_certificates(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame
     )
 
 
+def least_margin(store: OwnerView, run_ids: Sequence[str]) -> float | None:
+    """By how much the nearest certificate of a sparse head or a layer reached its tau; None where there is none."""
+    found = store.rows(
+        f"""
+        SELECT min(margin) FROM (
+            SELECT c.lower_mass - p.tau AS margin FROM {_CHOSEN} JOIN run p USING (run_key)
+            JOIN head_choice c USING (run_key) WHERE c.pattern <> 'dense'
+            UNION ALL
+            SELECT l.lower_mass - p.tau_layer FROM run p JOIN layer_run l USING (run_key)
+            WHERE list_contains(?::VARCHAR[], p.run_id)
+        ) WHERE NOT isnan(margin)
+        """,
+        [list(run_ids), list(run_ids)],
+        of=run_ids,
+    )
+    return None if found[0][0] is None else float(found[0][0])
+
+
 def events(store: OwnerView, run_ids: Sequence[str], most: int) -> pd.DataFrame:
     """Units that ran uncertified, then the dearest failed certificates, ``most`` in all: what was tested, by how much
     it missed, what replaced it, its price. Kind "uncertified": nothing replaced the unit's choice.

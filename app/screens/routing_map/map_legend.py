@@ -1,4 +1,4 @@
-"""The legends under the routing map, as HTML."""
+"""The legends around the routing map, as HTML."""
 
 from __future__ import annotations
 
@@ -12,30 +12,21 @@ from routesparse.engine.method import families
 _CORNERS = "<span>■ dense by fallback</span><span>◥ expanded</span><span>◢ uncertified</span>"
 
 
-def pattern_legend(choices: pd.DataFrame, theme: design.Theme, units: int) -> str:
-    """HTML of the legend for the pattern colours, with how many units took each; units: the cells of the map."""
+def legend(choices: pd.DataFrame, shown: Cells, metric: str, theme: design.Theme) -> str:
+    """What the colours mean, then the letters with their number of units, and the corners."""
     counts = choices["pattern"].value_counts()
-    items = []
+    letters = []
     for pattern in families.in_order(counts.index):
-        color = theme.pattern(pattern)
-        items.append(
-            f'<span><i style="background:{color};color:{design.text_on(color)}">{design.letter(pattern)}</i>'
-            f"{design.name(pattern)} {int(counts.get(pattern, 0)):,}</span>"
+        color = theme.pattern(pattern) if metric == "pattern" else theme.panel
+        style = f"background:{color};color:{design.text_on(color)}"
+        letters.append(
+            f'<span><i style="{style}">{design.letter(pattern)}</i>{design.name(pattern)} {counts[pattern]:,}</span>'
         )
-    if len(choices) < units:
-        items.append(
-            f'<span><i style="background:{theme.null}"></i>not recorded {units - len(choices):,}</span>'
-        )
-    return f'<div class="rs-legend">{"".join(items)}{_CORNERS}</div>'
-
-
-def key(choices: pd.DataFrame) -> str:
-    """HTML: what letters and corners mean where the colours mean something else."""
-    letters = "".join(
-        f"<span><b>{design.letter(pattern)}</b>&nbsp;{design.name(pattern)}</span>"
-        for pattern in families.in_order(choices["pattern"])
-    )
-    return f'<div class="rs-legend">{letters}{_CORNERS}</div>'
+    grey = shown.colors.size - len(choices)
+    if metric == "pattern" and grey:
+        letters.append(_swatch(theme.null, f"not recorded {grey:,}"))
+    scale = "" if metric == "pattern" else _scale(shown, metric, theme)
+    return f'{scale}<div class="rs-legend">{"".join(letters)}{_CORNERS}</div>'
 
 
 def margin(layers: pd.DataFrame, several_segments: bool, theme: design.Theme) -> str:
@@ -47,23 +38,21 @@ def margin(layers: pd.DataFrame, several_segments: bool, theme: design.Theme) ->
     return f"ms a layer{everywhere}: {', '.join(marks)}; ◥■ heads expanded or dense by fallback{here}"
 
 
-def scale_legend(shown: Cells, metric: str, theme: design.Theme) -> str:
-    """HTML of the legend for a metric: its ends, and grey for not measured."""
+def _swatch(color: str, name: str) -> str:
+    return f'<span><i style="background:{color}"></i>{name}</span>'
+
+
+def _scale(shown: Cells, metric: str, theme: design.Theme) -> str:
+    """A metric's ends, and grey for not measured."""
     if metric == "fallback":
-        marks = [
-            f'<span><i style="background:{design.scale_color(theme, i / (len(FALLBACK_STEPS) - 1))}"></i>{name}</span>'
-            for i, name in enumerate(FALLBACK_STEPS)
-        ]
-        return '<div class="rs-legend">' + "".join(marks) + "</div>"
+        last = len(FALLBACK_STEPS) - 1
+        steps = (_swatch(design.scale_color(theme, i / last), name) for i, name in enumerate(FALLBACK_STEPS))
+        return f'<div class="rs-legend">{"".join(steps)}</div>'
     # A dense head has no certificate and no error: that is no gap in what was measured.
     told = "not measured, or a dense head" if metric in ("lower_mass", "audited_error") else "not measured"
-    grey = f'<span><i style="background:{theme.null}"></i>{told}</span>'
-    if shown.values is None or np.isnan(shown.values).all():
-        return f'<div class="rs-legend">{grey}</div>'
-    stops = ", ".join(theme.scale)
-    return (
-        f'<div class="rs-legend"><span>{value_text(metric, shown.low)}</span>'
-        f'<span><i style="width:110px;margin:0;background:linear-gradient(90deg,{stops})"></i></span>'
-        f"<span>{value_text(metric, shown.high)}</span>"
-        f"{grey}</div>"
-    )
+    ends = ""
+    if shown.values is not None and not np.isnan(shown.values).all():
+        bar = f"width:110px;margin:0;background:linear-gradient(90deg,{', '.join(theme.scale)})"
+        low, high = value_text(metric, shown.low), value_text(metric, shown.high)
+        ends = f'<span>{low}</span><span><i style="{bar}"></i></span><span>{high}</span>'
+    return f'<div class="rs-legend">{ends}{_swatch(theme.null, told)}</div>'

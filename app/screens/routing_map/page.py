@@ -1,24 +1,23 @@
-"""Routing map: which head took which pattern on this prompt, why, and what it cost, layer by layer."""
+"""Routing map: which pattern every head took, what that cost, and everything about the one that is chosen."""
 
 from __future__ import annotations
-
-import json
 
 import pandas as pd
 import streamlit as st
 
 from routesparse.app.screens.routing_map import (
     answer_card,
+    head_panel,
     map_component,
     map_figure,
     map_legend,
     prompt_card,
     sprite_figure,
 )
-from routesparse.app.shell import navigate, run_header, view
+from routesparse.app.shell import navigate, run_header, switch, view
 from routesparse.app.shell.access import access
 from routesparse.app.shell.view import METRICS, View
-from routesparse.app.ui import design, exports, facts, glossary, layer_words, numbers, states
+from routesparse.app.ui import design, exports, facts, glossary, numbers, states
 from routesparse.app.unit import cards
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries
@@ -33,11 +32,10 @@ def render() -> None:
     if run is None:
         return
     shown = view.read(run)
-    absent = view.missing(run)
     choices = queries.choices(store, run.run_id, shown.segment, shown.batch_index)
     named = None if shown.layer is None or shown.head is None else (shown.layer, shown.head)
     run_header.header(store, run, "Routing map", named)
-    if absent:
+    if absent := view.missing(run):
         states.note(absent)
     if choices.empty:
         below = [
@@ -49,31 +47,38 @@ def render() -> None:
         states.undecided(run.routed, below)
         return
     layers = queries.layers(store, run.run_id)
-    picked = view.first_pick(choices)
-    picked = (
-        shown.layer if shown.layer is not None else picked[0],
-        shown.head if shown.head is not None else picked[1],
-    )
-    unit = queries.Unit(run.run_id, *picked, shown.segment, shown.batch_index)
+    layer, head = view.first_pick(choices)
+    layer = layer if shown.layer is None else shown.layer
+    head = head if shown.head is None else shown.head
+    unit = queries.Unit(run.run_id, layer, head, shown.segment, shown.batch_index)
+    found = choices[(choices["layer"] == layer) & (choices["head"] == head)]
     candidates = queries.candidates(store, unit)
-    found = choices[(choices["layer"] == picked[0]) & (choices["head"] == picked[1])]
     _kpis(run, choices, layers)
-    left, right = st.columns([2.1, 1], gap="small")
+    left, right = st.columns([1.75, 1], gap="small")
     with left:
-        _map_card(store, run, shown, choices, layers, picked)
-        cards.candidate_card(store, run, unit, candidates)
-        prompt_card.card(store, run, shown.segment, shown.batch_index)
+        _map_card(store, run, shown, choices, layers, (layer, head))
+        if not found.empty:
+            cards.probe_card(store, run, unit, found.iloc[0], candidates)
+            own = layers[layers["layer"] == layer]
+            head_panel.claims_card(found.iloc[0], run, None if own.empty else own.iloc[0])
     with right:
         if found.empty:
-            states.empty("This unit was not routed", ["Pick another cell of the map."])
-            return
-        cards.reason_card(run, found.iloc[0], picked, queries.fallbacks(store, unit), candidates, layers)
-        navigate.link("Open this head", "head", **view.address_of(store, unit))
-        navigate.link("Read the text as this head does", "text", **view.text_of(store, unit))
-        cards.probe_card(store, run, unit, found.iloc[0])
-        cards.scatter_card(store, run, unit, found.iloc[0], candidates)
-        cards.audit_card(found.iloc[0])
+            states.empty("This unit was not routed", ["Its layer runs dense. Pick another cell of the map."])
+        else:
+            events = queries.fallbacks(store, unit)
+            cards.reason_card(run, found.iloc[0], (layer, head), events, candidates)
+            with st.container(horizontal=True, gap="medium"):
+                navigate.link("Read the text as this head does", "text", **view.text_of(store, unit))
+                navigate.link("Trust in this run", "trust", run=queries.short_id(store, run.run_id))
+            cards.scatter_card(store, run, unit, found.iloc[0], candidates)
         answer_card.card(store, run, shown.batch_index)
+    if not found.empty:
+        cards.candidate_card(store, run, unit, candidates)
+    prompt_card.card(store, run, shown.segment, shown.batch_index)
+    if not found.empty:
+        if run.segments > 1:
+            head_panel.segments_card(store, run, unit)
+        head_panel.runs_card(store, unit)
 
 
 def _kpis(run: RunRow, choices: pd.DataFrame, layers: pd.DataFrame) -> None:
@@ -82,18 +87,14 @@ def _kpis(run: RunRow, choices: pd.DataFrame, layers: pd.DataFrame) -> None:
     # Of lost decisions nobody knows whether they were certified.
     is_whole = int(layers["units"].sum()) >= run.units
     certified = float((~sparse["uncertified"]).mean()) if len(sparse) and is_whole else None
-    missed = int(layers["uncertified"].sum())
+    prefill = ("Prefill", numbers.millis(run.total_ms), "dense not measured", "speedup")
+    if run.speedup is not None:
+        both = f"{numbers.millis(run.total_ms)} for {numbers.millis(run.dense_ms)}"
+        told = f"as fast as dense: {both}, each measured once"
+        prefill = ("Prefill", numbers.times(run.speedup), told, "speedup")
     boxes = [
         ("Causal area kept", numbers.share(run.density), "mean over units", "kept"),
-        (
-            "Prefill",
-            numbers.millis(run.total_ms) if run.speedup is None else numbers.times(run.speedup),
-            "dense not measured"
-            if run.speedup is None
-            else f"as fast as dense: {numbers.millis(run.total_ms)} for {numbers.millis(run.dense_ms)}, each measured "
-            "once",
-            "speedup",
-        ),
+        prefill,
         (
             "Dense by fallback",
             numbers.share(run.fallback_share),
@@ -112,34 +113,18 @@ def _kpis(run: RunRow, choices: pd.DataFrame, layers: pd.DataFrame) -> None:
         ("Output error", numbers.mass(run.mean_error, 4), "relative, audited mean", "error"),
     ]
     st.html(facts.boxes_html(boxes))
-    if layers["layer_uncertified"].any():
-        told = layer_words.uncertified(layers.assign(tau_layer=run.tau_layer), layers["layer_uncertified"])
-        off = "" if json.loads(run.config_json).get("fallback", True) else " Fallback was off."
-        states.field_error(f"{told}. That its mean mass reaches τ layer is not certified.{off}")
-    if missed:
-        states.field_error(f"{numbers.uncertified(missed, run.units)}: {glossary.TERMS['uncertified']}")
 
 
 def _layers_box(run: RunRow, layers: pd.DataFrame, heads_certified: float | None) -> tuple[str, ...]:
     """How many layers reach tau_layer; the share of heads above their floor is no more than a note."""
-    claimed = layers["lower_mass"].dropna()
-    uncertified = layers["layer_uncertified"]
+    claimed, uncertified = layers["lower_mass"].dropna(), layers["layer_uncertified"]
     shown = layers["lower_mass"].notna() | uncertified
-    least = "no layer is sparse" if claimed.empty else f"least {numbers.bound(claimed.min())}"
-    heads = (
-        ""
-        if heads_certified is None
-        else f" · {numbers.share_passed(heads_certified)} of heads above their floor"
-    )
-    value = (
-        f"{int(shown.sum() - uncertified.sum())} of {int(shown.sum())}" if shown.any() else "does not apply"
-    )
-    return (
-        f"Layers certified ≥ {numbers.threshold(run.tau_layer)}",
-        value,
-        f"{least}{heads}",
-        "layer_certificate",
-    )
+    told = "no layer is sparse" if claimed.empty else f"least {numbers.bound(claimed.min())}"
+    if heads_certified is not None:
+        told += f" · {numbers.share_passed(heads_certified)} of heads above their floor"
+    reached = f"{int(shown.sum() - uncertified.sum())} of {int(shown.sum())}"
+    name = f"Layers certified ≥ {numbers.threshold(run.tau_layer)}"
+    return name, reached if shown.any() else "does not apply", told, "layer_certificate"
 
 
 def _map_card(
@@ -152,7 +137,7 @@ def _map_card(
 ) -> None:
     theme = design.current_theme()
     with st.container(border=True, key="card-map", gap="xsmall"):
-        _metric_selector(shown)
+        switch.buttons("metric", METRICS, shown.metric)
         shape = run.layers, run.heads
         sprite = None
         if shown.metric == "probe":
@@ -178,15 +163,13 @@ def _map_card(
                 f"–: all dense{'; red: ran uncertified' if layers['layer_uncertified'].any() else ''})</div>"
             )
         map_component.show({**drawing, "picked": list(picked)}, _take_click)
-        if shown.metric == "pattern":
-            st.html(map_legend.pattern_legend(choices, theme, run.layers * run.heads))
-        elif sprite is not None:
+        if sprite is not None:
             st.html(sprite_figure.legend(sprite, theme))
         else:
-            st.html(map_legend.scale_legend(cells, shown.metric, theme) + map_legend.key(choices))
-            if shown.metric == "audited_error" and run.audit_depth == "none":
-                again = {"from": queries.short_id(store, run.run_id), "audit": "rows"}
-                navigate.link("Not audited: run it again with audit rows", "new", **again)
+            st.html(map_legend.legend(choices, cells, shown.metric, theme))
+        if shown.metric == "audited_error" and run.audit_depth == "none":
+            again = {"from": queries.short_id(store, run.run_id), "audit": "rows"}
+            navigate.link("Not audited: run it again with audit rows", "new", **again)
         run_header.segment_selector(run, shown, choices)
         exports.chart_foot(
             f"routing-map-{queries.label(run.run_id)}-segment-{shown.segment}",
@@ -196,20 +179,6 @@ def _map_card(
             "map",
             chart="map",
         )
-
-
-def _metric_selector(shown: View) -> None:
-    if st.session_state.get("metric-choice") != shown.metric:
-        st.session_state["metric-choice"] = shown.metric
-    st.segmented_control(
-        "Colour",
-        list(METRICS),
-        format_func=METRICS.__getitem__,
-        key="metric-choice",
-        required=True,
-        label_visibility="collapsed",
-        on_change=lambda: view.write(metric=st.session_state["metric-choice"]),
-    )
 
 
 def _take_click() -> None:

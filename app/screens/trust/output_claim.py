@@ -20,47 +20,46 @@ from routesparse.engine.store.owner_view import OwnerView
 
 
 def card(store: OwnerView, shown: Scope, coverage: pd.DataFrame, gaps: pd.Series) -> None:
-    """One run's claim; of several runs there is none, because their rows are of other prompts."""
-    run, rows = shown.run, int(coverage["audit_rows"].sum())
-    with st.container(border=True, key="card-output-claim", gap="xsmall"):
-        st.html(f'<div class="rs-h">Output-error claim{glossary.mark("output_claim")}</div>')
-        told = claim(rows, run.audit_depth == "full", run.confidence, float(gaps["max_error"]))
-        executed = coverage["executed_error"].max()
-        kernel = "was not compared with them"
-        if not numbers.is_missing(executed):
-            kernel = f"lies at most {at_most(float(executed), 2)} from them, relative to the values that a row reads"
-        st.html(
-            f'<div class="rs-sub">{escape(told)}</div><div class="rs-note">These are rows of the chosen plan as the '
-            f"audit rebuilt it; what the kernel wrote {escape(kernel)}. A rare row may lose everything, and the answer "
-            "is not looked at.</div>"
-        )
-        _certificates(store, shown)
-
-
-def certificates_card(store: OwnerView, shown: Scope) -> None:
-    """The certificates alone, for a run that was not audited; nothing where there is none."""
-    if not certificate_queries.of_same_prompt(store, shown.run.run_id).empty:
-        with st.container(border=True, key="card-output-claim", gap="xsmall"):
-            st.html('<div class="rs-h">Certificates of this prompt</div>')
-            _certificates(store, shown)
-
-
-def _certificates(store: OwnerView, shown: Scope) -> None:
-    st.html(
-        '<div class="rs-note">certify makes the output-error claim of a function’s own output, kernel and number '
-        f"format included, of any attention on this prompt; of ours: <code>{escape(states.here(_OWN))}</code></div>"
-    )
-    found = certificate_queries.of_same_prompt(store, shown.run.run_id)
-    if found.empty:
+    """One run's claim, where it was audited, and the certificates of its prompt; several runs have other prompts."""
+    if coverage.empty:
+        certificates(store, shown)
         return
-    st.html(_table(found))
-    exports.chart_foot(
-        f"certificates-{shown.name}",
-        f"n = {numbers.several(len(found), 'certificate')} of this prompt and these weights, each from a pass of its "
-        "own · ≤ and ≥: over all rows at its confidence · source: certificate and claim",
-        found,
-        "certificates-of-prompt",
-    )
+    rows, full = int(coverage["audit_rows"].sum()), shown.run.audit_depth == "full"
+    executed = coverage["executed_error"].max()
+    kernel = "was not compared with them"
+    if not numbers.is_missing(executed):
+        kernel = (
+            f"lies at most {at_most(float(executed), 2)} from them, relative to the values that a row reads"
+        )
+    told = claim(rows, full, shown.run.confidence, float(gaps["max_error"]))
+    with st.container(border=True, key="card-output-claim", gap="xsmall"):
+        st.html(
+            f'<div class="rs-h">Output-error claim{glossary.mark("output_claim")}</div><div class="rs-sub">'
+            f'{escape(told)}</div><div class="rs-note">These are rows of the chosen plan as the audit rebuilt it; what '
+            f"the kernel wrote {escape(kernel)}. A rare row may lose everything, and the answer is not looked at.</div>"
+        )
+    certificates(store, shown)
+
+
+def certificates(store: OwnerView, shown: Scope) -> None:
+    """The certificates that certify made of this run's prompt."""
+    found = certificate_queries.of_same_prompt(store, shown.run.run_id)
+    with st.container(border=True, key="card-certificates", gap="xsmall"):
+        st.html(
+            '<div class="rs-h">Certificates of this prompt</div><div class="rs-note">certify makes the output-error '
+            "claim of a function’s own output, kernel and number format included, of any attention on this prompt; of "
+            f"ours: <code>{escape(states.here(_OWN))}</code></div>"
+        )
+        if found.empty:
+            return
+        st.html(_table(found))
+        exports.chart_foot(
+            f"certificates-{shown.name}",
+            f"n = {numbers.several(len(found), 'certificate')} of this prompt and these weights, each from a pass of "
+            "its own · ≤ and ≥: over all rows at its confidence · source: certificate and claim",
+            found,
+            "certificates-of-prompt",
+        )
 
 
 _OWN = f"{states.PROGRAM} certify --prompt FILE --method routesparse"
@@ -86,7 +85,7 @@ def _table(found: pd.DataFrame) -> str:
     head = '<th class="l">certifies</th><th class="l">verdict</th><th>error ≤</th><th>worst row</th>'
     body = []
     for one in frames.rows(found):
-        address = escape(navigate.address("certificate", run=queries.label(str(one.run_id))))
+        address = escape(navigate.address("trust", run=queries.label(str(one.run_id))))
         plan = one.function if numbers.is_missing(one.plan) else one.plan
         own = " (our router with this run’s settings)" if one.same_router else ""
         known = not numbers.is_missing(one.hit_rate_bound)

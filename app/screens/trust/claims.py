@@ -1,4 +1,4 @@
-"""The three claims over prompts: what each promises and what not, and how often the audit found it true."""
+"""What is said over prompts: the three claims, how often the audit found each true, and the rate of fallbacks."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from routesparse.app.ui import design, drift_note, glossary, numbers, prompt_sta
 from routesparse.app.ui.plain_text import visible
 
 GROUPS = {"domain": "Domain", "length": "Length", "family": "Family", "layer": "Layer"}
+FALLBACK = "fallback"  # beside the claims, by domain and length
 
 
 @dataclass(frozen=True)
@@ -56,18 +57,22 @@ CLAIMS = {
 def per_prompt(coverage: pd.DataFrame, runs: pd.DataFrame, claim: str, by: str | None) -> pd.DataFrame:
     """One row per run (and group): the covered share ``value`` of its ``units``; runs without the claim left out.
 
-    coverage: rows of audit_queries.coverage; by: one of GROUPS, or None for whole prompts.
+    coverage: rows of audit_queries.coverage; claim: one of CLAIMS, or FALLBACK: the share of units that became dense
+    by fallback, which needs no coverage; by: one of GROUPS, or None for whole prompts.
     """
-    rows = coverage[coverage[f"{claim}_units"] > 0].merge(
-        runs[["run_id", "prompt_name", "prompt_sha256", "domain", "tokens"]], on="run_id"
-    )
+    names = ["run_id", "prompt_name", "prompt_sha256", "domain", "tokens"]
+    if claim == FALLBACK:
+        rows = runs[[*names, "units"]].assign(covered=runs["dense_fallback_units"], layer=0)
+    else:
+        rows = coverage[coverage[f"{claim}_units"] > 0].merge(runs[names], on="run_id")
+        rows = rows.assign(units=rows[f"{claim}_units"], covered=rows[f"{claim}_covered"])
     order = {"length": rows["tokens"], "layer": rows["layer"]}.get(by or "", pd.Series(0, rows.index))
     rows = rows.assign(group="all prompts" if by is None else _group(rows, by), order=order)
     keys = ["run_id", "prompt_name", "prompt_sha256", "tokens", "group"]
     summed = rows.groupby(keys, as_index=False).agg(
-        units=(f"{claim}_units", "sum"), covered=(f"{claim}_covered", "sum"), order=("order", "min")
+        units=("units", "sum"), covered=("covered", "sum"), order=("order", "min")
     )
-    summed["value"] = summed["covered"] / summed["units"]
+    summed["value"] = summed["covered"] / summed["units"].where(summed["units"] > 0)
     summed["label"] = [
         f"{visible(name)} · {units:,} units"
         for name, units in zip(summed["prompt_name"], summed["units"], strict=True)
@@ -91,8 +96,7 @@ def cards_html(coverage: pd.DataFrame, runs: pd.DataFrame, gaps: pd.Series, conf
     """The three claims side by side."""
     boxes = []
     for key, claim in CLAIMS.items():
-        prompts = per_prompt(coverage, runs, key, None)
-        groups = prompt_stats.by_group(prompts, "group", "value")
+        groups = prompt_stats.by_group(per_prompt(coverage, runs, key, None), "group", "value")
         void = drift_note.of_several(runs) if key == "conformal" else ""
         boxes.append(_card(claim, groups, _gap(key, gaps), confidence, void))
     return f'<div class="rs-claims rs-three">{"".join(boxes)}</div>'
@@ -100,20 +104,17 @@ def cards_html(coverage: pd.DataFrame, runs: pd.DataFrame, gaps: pd.Series, conf
 
 def _card(claim: Claim, groups: pd.DataFrame, gap: str, confidence: float, void: str) -> str:
     q = numbers.share(confidence, 0)
-    head = f"<span>{claim.name}{glossary.mark(claim.term)}</span>"
-    if groups.empty:
-        figures = '<b class="none">coverage not measured</b>'
-    else:
+    figures = '<b class="none">coverage not measured</b>'
+    if not groups.empty:
         row = groups.iloc[0]
         met = row["mean"] >= confidence - 1e-9
-        word = "at or above" if met else "below"
         figures = (
-            f"<b>{numbers.share(row['mean'], 2)}</b>"
-            f'<em class="{"" if met else "bad"}">{claim.figure}, {word} the nominal {q}</em>'
-            f"<small>{_spread(row)}{gap}</small>{void}"
+            f'<b>{numbers.share(row["mean"], 2)}</b><em class="{"" if met else "bad"}">{claim.figure}, '
+            f"{'at or above' if met else 'below'} the nominal {q}</em><small>{_spread(row)}{gap}</small>{void}"
         )
     return (
-        f"<div>{head}{figures}<small><strong>Promises.</strong> {escape(claim.promises.format(q=q))}</small>"
+        f"<div><span>{claim.name}{glossary.mark(claim.term)}</span>{figures}"
+        f"<small><strong>Promises.</strong> {escape(claim.promises.format(q=q))}</small>"
         f"<small><strong>Does not promise.</strong> {escape(claim.not_promised.format(q=q))}</small></div>"
     )
 

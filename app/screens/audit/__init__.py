@@ -1,1 +1,0 @@
-"""The page Audit: ``page.render`` draws it; the other modules serve it alone."""

@@ -1,1 +1,0 @@
-"""The page Certificate: what any attention did to one prompt, from random rows scored exactly."""

@@ -1,1 +1,0 @@
-"""The page Fallbacks: ``page.render`` draws it; the other modules serve it alone."""

@@ -1,0 +1,270 @@
+"""Trust of a certificate: what an attention function did to one prompt, head by head, and what that does not say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from html import escape
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from routesparse.app.shell import export_menu, run_header, switch, verdict_bar
+from routesparse.app.ui import design, exports, facts, glossary, grid, numbers, tables
+from routesparse.app.ui.plain_text import visible
+from routesparse.engine.certificate_rows import CertificateRow, NamedRow
+from routesparse.engine.export import certificate_words
+from routesparse.engine.export.certificate_words import lower, upper
+from routesparse.engine.rounding import all_digits
+from routesparse.engine.store import certificate_queries, frames, queries
+from routesparse.engine.store.owner_view import OwnerView
+
+_MOST_WORST = 12
+_MOST_HEADS_WITH_TEXT = 16
+_TERMS = {
+    "Output error": "output_claim",
+    "Worst row seen": "output_claim",
+    "Beyond rounding": "alarm",
+    "Retained mass": "retained_mass",
+    "Largest key read": "hit_rate",
+}
+_BEYOND = "Rows drawn whose output differs from exact attention by more than rounding explains"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One column of the claims as a map. lost: how much a value loses; least: what the strongest colour is at least."""
+
+    name: str
+    unit: str
+    lost: Callable[[float], float]
+    least: float
+    text: Callable[[float], str]
+
+
+METRICS = {
+    "mean_error": Metric(
+        "Output error", "mean relative output error, each row counted up to 1", float, 0.01, numbers.small
+    ),
+    "largest_error": Metric(
+        "Worst row", "largest relative output error of the rows drawn", float, 0.01, "{:.2g}".format
+    ),
+    "mass": Metric("Retained mass", "mean retained mass of the plan", lambda m: 1.0 - m, 0.05, numbers.mass),
+    "hit_rate": Metric(
+        "Largest key",
+        "share of rows whose largest key the plan reads",
+        lambda hit: 1.0 - hit,
+        0.05,
+        lambda hit: numbers.share(hit, 0),
+    ),
+}
+
+
+def draw(store: OwnerView, certificate_id: str) -> None:
+    """Draw the page of a stored certificate."""
+    row = certificate_queries.certificate(store, certificate_id)
+    whole = certificate_queries.whole(store, certificate_id)
+    if row is None or whole is None:
+        return
+    _header(store, row)
+    heads = certificate_queries.claims(store, row.run_id, "head")
+    boxes = certificate_words.figures(row, whole)
+    st.html(facts.boxes_html([(*box, _TERMS[box[0]]) if box[0] in _TERMS else box for box in boxes]))
+    with st.container(border=True, key="card-says", gap="xsmall"):
+        st.html(
+            '<div class="rs-h">What this says</div>'
+            f'<div class="rs-note">{escape(certificate_words.promises(row, whole))}</div>'
+            '<div class="rs-h" style="margin-top:8px">What it does not say</div>'
+            f'<div class="rs-note">{escape(certificate_words.not_promised(whole))}</div>'
+        )
+    if len(heads):
+        left, right = st.columns([1.15, 1], gap="small")
+        with left:
+            _map_card(row, heads)
+        with right:
+            _table_card(row, _worst(heads), "Worst heads", "worst", f"the worst of {len(heads):,} heads")
+    named = certificate_queries.named_rows(store, row.run_id)
+    if named:
+        _named_card(row, named)
+    details = st.expander("Details", key="details", on_change="rerun", bind="query-params")
+    if details.open:
+        with details:
+            layers = certificate_queries.claims(store, row.run_id, "layer")
+            _table_card(row, layers, "Layer by layer", "layers", "layers, the heads of each pooled")
+            _made_card(row)
+
+
+def _header(store: OwnerView, row: CertificateRow) -> None:
+    subject = visible(row.subject)
+    run_header.tab_title("Certificate", row.subject)
+    made = [
+        f"{row.tokens:,} tokens",
+        row.model,
+        numbers.device(row.device),
+        row.dtype,
+        f"attention function {visible(row.function)}",
+        f"run {queries.label(row.run_id)}",
+    ]
+    with st.container(horizontal=True, gap="small", key="run-header"):
+        st.html(
+            f'<div class="rs-title">Certificate of <bdi>{escape(subject)}</bdi></div><div class="rs-sub"><b><bdi>'
+            f"{escape(visible(row.prompt_name))}</bdi></b> · {escape(' · '.join(made))}</div>",
+            width="stretch",
+        )
+        export_menu.menu(store, row.run_id)
+    level = certificate_words.level(row.verdict, row.tolerance)
+    more = "".join(f"<span>{escape(visible(one))}.</span>" for one in certificate_words.findings(row))
+    told = row.sentence[:1].upper() + row.sentence[1:]
+    st.html(verdict_bar.bar(level, certificate_words.word(row.verdict, row.tolerance), told, more))
+
+
+def _map_card(row: CertificateRow, heads: pd.DataFrame) -> None:
+    known = {name: metric for name, metric in METRICS.items() if heads[name].notna().any()}
+    name = switch.chosen("metric", known)
+    with st.container(border=True, key="card-heads", gap="xsmall"):
+        with st.container(horizontal=True, gap="medium", vertical_alignment="center"):
+            st.html('<div class="rs-h">Head by head</div>', width="content")
+            switch.buttons("metric", {key: metric.name for key, metric in known.items()}, name)
+        drawn = head_map(heads, name, (row.layers, row.heads), design.current_theme())
+        grid.show(drawn, "certificate-map", f"{known[name].name}, {row.layers} layers by {row.heads} heads")
+        batch = "; of several prompts the worst" if row.batch > 1 else ""
+        exports.chart_foot(
+            f"certificate-heads-{queries.label(row.run_id)}",
+            f"n = {row.sampled_rows:,} random rows of each of {len(heads):,} heads · {known[name].unit}, as seen{batch}"
+            f"; stronger: more lost · source: claim of run {queries.label(row.run_id)}",
+            heads,
+            "certificate-heads",
+            "certificate-map",
+        )
+
+
+def head_map(heads: pd.DataFrame, name: str, shape: tuple[int, int], theme: design.Theme) -> dict[str, Any]:
+    """heads: claims of scope "head", of which a cell shows the worst of the batch. Infinite errors have the strongest
+    colour; the text says that they are."""
+    metric = METRICS[name]
+    values = heads[name].astype(float)
+    rows = heads.assign(lost=values.map(metric.lost, na_action="ignore").fillna(-1.0))
+    rows = rows.sort_values("lost", ascending=False, kind="stable").drop_duplicates(["layer", "head"])
+    rows = rows.sort_values(["layer", "head"])
+    lost = rows["lost"].clip(lower=0.0)
+    top = max(metric.least, float(lost[lost < float("inf")].max()))
+    with_text = shape[1] <= _MOST_HEADS_WITH_TEXT
+    cells = pd.DataFrame(
+        {
+            "row": rows["layer"],
+            "column": rows["head"],
+            "color": [design.scale_color(theme, min(1.0, one / top)) for one in lost],
+            "text": [
+                "–" if numbers.is_missing(value) else metric.text(value) if with_text else ""
+                for value in rows[name]
+            ],
+            "strong": False,
+            "hover": [_hover(row) for row in frames.rows(rows)],
+        }
+    )
+    layers, count = shape
+    axes = (
+        grid.Axis("layer", [str(i) for i in range(layers)]),
+        grid.Axis("head", [str(i) for i in range(count)]),
+    )
+    return grid.drawing(cells, *axes, theme, grid.row_height(layers))
+
+
+def _hover(row: Any) -> str:
+    lines = [
+        f"layer {row.layer}, head {row.head}",
+        f"output error {numbers.small(row.mean_error)}, worst row {row.largest_error:.2g}",
+    ]
+    if not numbers.is_missing(row.mass):
+        told = f"retained mass {numbers.mass(row.mass)}"
+        lines.append(f"{told}, largest key in {numbers.share(row.hit_rate, 0)} of rows")
+    return "\n".join(lines)
+
+
+def _worst(heads: pd.DataFrame) -> pd.DataFrame:
+    """The heads of the largest mean output error, the worst first."""
+    order = heads.sort_values(["mean_error", "largest_error"], ascending=False, kind="stable")
+    return order.head(_MOST_WORST)
+
+
+def _table_card(row: CertificateRow, claims: pd.DataFrame, title: str, key: str, of: str) -> None:
+    """A line a claim, of heads or of layers."""
+    planned = claims["mass"].notna().any()
+    names = f"{glossary.heading('error', 'output_claim')}<th>≤</th>"
+    if planned:
+        names += f"{glossary.heading('mass', 'retained_mass')}<th>≥</th>"
+        names += f"{glossary.heading('largest key', 'hit_rate')}<th>≥</th>"
+    names += f'<th>worst row</th><th>its token</th><th title="{escape(_BEYOND)}">beyond rounding</th>'
+    body = []
+    for one in frames.rows(claims):
+        cells = [numbers.small(one.mean_error), upper(one.mean_error_bound)]
+        if planned:
+            cells += [numbers.mass(one.mass), lower(one.mass_bound)]
+            cells += [numbers.share(one.hit_rate), lower(one.hit_rate_bound, True)]
+        token = "–" if numbers.is_missing(one.worst_position) else f"{int(one.worst_position):,}"
+        cells += [f"{one.largest_error:.3g}", token, f"{one.beyond_rounding:,} of {one.rows:,}"]
+        name = f"layer {int(one.layer)}" + ("" if one.scope == "layer" else f", head {int(one.head)}")
+        if row.batch > 1 and one.scope == "head":
+            name += f", prompt {int(one.batch_index) + 1}"
+        told = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+        body.append(f'<tr><td class="l">{name}</td>{told}</tr>')
+    with st.container(border=True, key=f"card-certificate-{key}", gap="xsmall"):
+        st.html(
+            f'<div class="rs-h">{title}</div>'
+            + tables.framed(f'<tr><th class="l"></th>{names}</tr>{"".join(body)}')
+        )
+        exports.chart_foot(
+            f"certificate-{key}-{queries.label(row.run_id)}",
+            f"n = {len(claims):,}, {of}, by mean output error over random rows · ≤ and ≥: bounds at "
+            f"{certificate_words.confidence(row)} confidence · source: claim",
+            claims,
+            f"certificate-{key}",
+        )
+
+
+def _named_card(row: CertificateRow, named: list[NamedRow]) -> None:
+    heads, lines = certificate_words.named_table(named, words=True)
+
+    def cells(tag: str, line: Sequence[str]) -> str:
+        return "".join(
+            f"<{tag}{' class=l' if place < 3 else ''}><bdi>{escape(cell)}</bdi></{tag}>"
+            for place, cell in enumerate(line)
+        )
+
+    body = "".join(f"<tr>{cells('td', line)}</tr>" for line in lines)
+    with st.container(border=True, key="card-named-rows", gap="xsmall"):
+        st.html(
+            f'<div class="rs-h">Rows that were named {glossary.mark("named_rows")}</div>'
+            f'<div class="rs-note">{escape(certificate_words.named_note(row))}</div>'
+            + tables.framed(f"<tr>{cells('th', heads)}</tr>{body}")
+        )
+        exports.chart_foot(
+            f"certificate-named-{queries.label(row.run_id)}",
+            f"{certificate_words.named_caption(named)} Source: named_row",
+            pd.DataFrame([asdict(one) for one in named]).drop(columns=["run_id", "text"]),
+            "certificate-named",
+        )
+
+
+def _made_card(row: CertificateRow) -> None:
+    asked = {name: value for name, value in json.loads(row.config_json).items() if name != "router"}
+    told = ", ".join(f"{name} {visible(str(value))}" for name, value in asked.items())
+    tolerance = "rounding only"
+    if row.tolerance is not None:
+        beyond = all_digits(row.most_beyond, percent=True)
+        tolerance = f"{row.tolerance:g} in all but {beyond} of rows"
+    versions = sorted(json.loads(row.versions_json).items())
+    pairs = [
+        ("Made", f"{row.created_at[:16].replace('T', ' ')} UTC"),
+        ("Model revision", row.model_revision),
+        ("Asked for", told or "its own attention"),
+        ("Tolerance", tolerance),
+        *([] if row.plan is None else [("Layers without a plan", f"{row.dense_layers:,} of {row.layers:,}")]),
+        ("Seed", str(row.seed)),
+        ("Versions", ", ".join(f"{name} {value}" for name, value in versions)),
+        ("Commit", (row.git_commit or "unknown")[:12]),
+    ]
+    with st.container(border=True, key="card-certificate-made", gap="xsmall"):
+        st.html('<div class="rs-h">Made with</div>' + facts.lines_html(pairs))

@@ -1,0 +1,326 @@
+"""The page Trust in detail: claims with their fractions, kinds of units by layer, residuals."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from routesparse.app.screens.trust import claims, fallen, figures, layer_claims
+from routesparse.app.shell import switch, view
+from routesparse.app.shell.scope import Scope
+from routesparse.app.ui import (
+    design,
+    drift_note,
+    exports,
+    facts,
+    glossary,
+    numbers,
+    plot,
+    prompt_stats,
+    share_figure,
+    tables,
+)
+from routesparse.engine.rows import OUTCOMES, RunRow
+from routesparse.engine.store import audit_queries, fallback_queries, queries
+from routesparse.engine.store.owner_view import OwnerView
+
+_KIND_NAMES = {"expanded": "expanded by fallback", "kept": "as the router chose, sparse"}
+
+
+def draw(
+    store: OwnerView,
+    shown: Scope,
+    coverage: pd.DataFrame,
+    gaps: pd.Series,
+    units: pd.DataFrame | None,
+    kinds: pd.DataFrame,
+    paid: pd.DataFrame,
+    certificates: pd.DataFrame,
+) -> None:
+    """units: audited ones, None for a run that was not audited; the others: rows of the queries of these names."""
+    _kpis(store, shown, gaps, kinds, paid, certificates)
+    if units is not None:
+        layers = audit_queries.layer_claims(store, shown.run_ids)
+        if len(layers):
+            layer_claims.card(store, shown, layers)
+        _claims_card(store, shown, coverage, gaps, bool(len(layers)))
+    left, right = st.columns([1.25, 1], gap="small")
+    with left:
+        _layers_card(store, shown, kinds)
+    with right:
+        _kinds_card(store, shown, kinds, paid)
+    left, right = st.columns([1.25, 1], gap="small")
+    with left:
+        _shares_card(store, shown)
+    with right:
+        if units is not None:
+            _residual_card(store, shown, units)
+        if not shown.everything:
+            _forward_card(store, shown.run)
+
+
+def _kpis(
+    store: OwnerView,
+    shown: Scope,
+    gaps: pd.Series,
+    kinds: pd.DataFrame,
+    paid: pd.DataFrame,
+    certificates: pd.DataFrame,
+) -> None:
+    budgets = fallback_queries.layer_budgets(store, shown.run_ids)
+    limited = budgets["limit_us"].notna()
+    total, added = kinds["kernel_us"].sum(), paid["paid_us"].sum()
+    part = numbers.share(added / total if total else None)
+    boxes = [("Paid for fallback", numbers.micros(added), f"{part} of predicted kernel time", "paid")]
+    if len(certificates):
+        raised = certificates["raised"]
+        climbed = f"{int((raised > 0).sum())} of {len(certificates)}"
+        known = certificates["lower_mass"].dropna()
+        least = "all layers dense" if known.empty else f"least certified mean {numbers.bound(known.min())}"
+        boxes += [
+            (
+                "Raised layers",
+                numbers.NOT_MEASURED if raised.isna().all() else climbed,
+                "climbed because the layer’s certificate failed",
+                "raised",
+            ),
+            (
+                "Uncertified layers",
+                f"{int(certificates['uncertified'].sum())}",
+                least,
+                "uncertified_layers",
+            ),
+        ]
+    else:
+        unmet = kinds["unmet"]
+        count = numbers.NOT_MEASURED if unmet.isna().all() else f"{int(unmet.sum()):,}"
+        boxes.append(("Unmet", count, "escalations that Tℓ left no time for", "unmet"))
+    over = ("no limit", "these runs set no Tℓ")
+    if limited.any():
+        over = (
+            f"{int(budgets['over_budget'].sum())} of {int(limited.sum())}",
+            "layers whose plan exceeds Tℓ",
+        )
+    boxes.append(("Over budget", *over, "over_budget"))
+    for name, column, term in (
+        ("Tight bound", "tight_looseness", "tight"),
+        ("Paper's bound", "paper_looseness", "paper_bound"),
+    ):
+        told = f"the worst row's error; 95th pct. {numbers.times(gaps[f'{column}_p95'])}"
+        boxes.append((name, numbers.times(gaps[column]), told, term))
+    st.html(facts.boxes_html(boxes))
+
+
+def _claims_card(
+    store: OwnerView, shown: Scope, coverage: pd.DataFrame, gaps: pd.Series, priced: bool
+) -> None:
+    confidence = shown.run.confidence
+    with st.container(border=True, key="card-three", gap="xsmall"):
+        st.html('<div class="rs-h">Three certificates, three different claims</div>')
+        cards = store.made(
+            "audit claims",
+            [confidence],
+            lambda: claims.cards_html(coverage, shown.runs, gaps, confidence),
+            of=shown.run_ids,
+        )
+        floor = f" {glossary.HEAD_FLOOR}" if priced else ""
+        st.html(f'{cards}<div class="rs-note">{escape(glossary.CERTIFICATE_SCOPE + floor)}</div>')
+        exports.chart_foot(
+            f"claims-{shown.name}",
+            "share of selected sparse units whose audited truth is at least the claim; mean over prompts, 95 % "
+            f"interval resampled by prompt · source: audit and head_choice of {shown.words}",
+            coverage,
+            "claims",
+        )
+
+
+def _layers_card(store: OwnerView, shown: Scope, kinds: pd.DataFrame) -> None:
+    theme = design.current_theme()
+
+    def made() -> tuple[pd.DataFrame, dict[str, Any]]:
+        rows = kinds.groupby(["layer", "kind"], as_index=False)[["units", "kernel_us", "uncertified"]].sum()
+        rows = rows.assign(share=rows["units"] / rows.groupby("layer")["units"].transform("sum"))
+        return rows, figures.layers_figure(rows, theme)
+
+    rows, drawn = store.made("fallbacks by layer", [theme.name], made, of=shown.run_ids)
+    with st.container(border=True, key="card-layers", gap="xsmall"):
+        st.html('<div class="rs-h">Fallbacks by layer</div>')
+        plot.show(drawn, "fallback-layers", "Fallback rate by layer")
+        st.html(figures.layers_legend(theme, fallen.limit_of(shown.run), bool(rows["uncertified"].any())))
+        exports.chart_foot(
+            f"fallbacks-by-layer-{shown.name}",
+            f"n = {numbers.several(int(kinds['units'].sum()), 'unit')} · share of a layer's units · source: "
+            f"head_choice of {shown.words}",
+            rows,
+            "layers",
+            chart="fallback-layers",
+        )
+
+
+def _kinds_card(store: OwnerView, shown: Scope, kinds: pd.DataFrame, paid: pd.DataFrame) -> None:
+    """The four kinds in figures, which bars show only roughly."""
+    events, of_layers = int(paid["events"].sum()), int(paid["layer_events"].sum())
+    failed = f"{events:,}"
+    if of_layers:
+        failed += f", of which {of_layers:,} of heads that climbed with their layer"
+    with st.container(border=True, key="card-kinds", gap="xsmall"):
+        st.html('<div class="rs-h">How the units ended up</div>')
+        st.html(store.made("fallback kinds", [], lambda: _kinds_html(kinds), of=shown.run_ids))
+        st.html(
+            '<div class="rs-note">A unit that was expanded and then became dense counts as dense by fallback. '
+            f"Failed certificates: {failed}. Tail rows and prompts below break-even are dense by design and not "
+            "counted.</div>"
+        )
+        st.session_state["limit-choice"] = round(100 * fallen.limit_of(shown.run))
+        with st.container(horizontal=True, gap="small", vertical_alignment="center", key="limit-row"):
+            st.html(
+                f'<div class="rs-sub">Limit for dense by fallback, %{glossary.mark("fallback_limit")}</div>',
+                width="content",
+            )
+            st.number_input(
+                "Limit, %",
+                0,
+                100,
+                key="limit-choice",
+                label_visibility="collapsed",
+                width=120,
+                on_change=lambda: view.write(limit=st.session_state["limit-choice"]),
+            )
+
+
+def _kinds_html(kinds: pd.DataFrame) -> str:
+    body = []
+    for kind in OUTCOMES:
+        rows = kinds[kinds["kind"] == kind]
+        body.append(
+            f'<tr><td class="l">{_KIND_NAMES.get(kind, kind)}</td><td>{int(rows["units"].sum()):,}</td>'
+            f"<td>{numbers.share(fallen.share(kinds, kind, 'units'))}</td>"
+            f"<td>{numbers.micros(rows['kernel_us'].sum())}</td>"
+            f"<td>{numbers.share(fallen.share(kinds, kind, 'kernel_us'))}</td></tr>"
+        )
+    return tables.framed(
+        '<tr><th class="l">kind</th><th>units</th><th>of units</th><th>predicted time</th>'
+        f"<th>of time</th></tr>{''.join(body)}"
+    )
+
+
+def _shares_card(store: OwnerView, shown: Scope) -> None:
+    """A claim's coverage, or the fallbacks, by group over prompts: one prompt says little, so all runs of these weights
+    are shown."""
+    runs = shown.runs if shown.everything else shown.same
+    runs = runs[runs["confidence"] == shown.run.confidence]
+    names = {
+        **{key: claim.name for key, claim in claims.CLAIMS.items()},
+        claims.FALLBACK: "Dense by fallback",
+    }
+    claim = switch.chosen("claim", names)
+    fell = claim == claims.FALLBACK
+    groups_of = {key: name for key, name in claims.GROUPS.items() if not fell or key in ("domain", "length")}
+    by = switch.chosen("by", groups_of)
+    theme, ids, limit = design.current_theme(), list(runs["run_id"]), fallen.limit_of(shown.run)
+    here = None if shown.everything else shown.run.run_id
+    q = shown.run.confidence
+
+    def made() -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
+        coverage = runs if fell else audit_queries.coverage(store, ids)
+        rows = claims.per_prompt(coverage, runs, claim, by)
+        groups = prompt_stats.by_group(rows, "group", "value")
+        line = (limit, f"limit {numbers.share(limit, 0)}") if fell else (q, f"nominal {numbers.share(q, 0)}")
+        reference = share_figure.Reference(*line)
+        return (
+            rows,
+            groups,
+            {} if groups.empty else share_figure.figure(groups, rows, reference, theme, here),
+        )
+
+    rows, groups, drawn = store.made("shares", [claim, by, here, q, limit, theme.name], made, of=ids)
+    with st.container(border=True, key="card-coverage", gap="xsmall"):
+        over = "" if shown.everything else ", all runs of these weights"
+        title = (
+            "Dense by fallback" if fell else f"Coverage of selected sparse units{glossary.mark('coverage')}"
+        )
+        st.html(f'<div class="rs-h">{title}{over}</div>')
+        with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+            switch.buttons("claim", names, claim)
+            switch.buttons("by", groups_of, by)
+        if groups.empty:
+            st.html(
+                '<div class="rs-sub">Not measured: no stored run of these weights makes this claim and was audited.'
+                "</div>"
+            )
+            return
+        if claim == "conformal" and (void := drift_note.of_several(runs)):
+            st.html(void)
+        plot.show(drawn, "audit-coverage", f"{names[claim]} by {by}")
+        exports.chart_foot(
+            f"{claim}-by-{by}-{shown.name}",
+            f"n = {numbers.several(rows['run_id'].nunique(), 'run')} of "
+            f"{numbers.several(rows['prompt_sha256'].nunique(), 'prompt')}, model "
+            f"{shown.run.model}, {share_figure.dots_text(len(rows))} · share of a prompt's units; "
+            "diamond: mean over prompts; bar: 95 % interval, resampled by prompt · source: "
+            f"{'run' if fell else 'audit'}",
+            groups,
+            "coverage",
+            chart="audit-coverage",
+        )
+
+
+def _residual_card(store: OwnerView, shown: Scope, units: pd.DataFrame) -> None:
+    theme = design.current_theme()
+
+    def made() -> tuple[pd.DataFrame, dict[str, Any]]:
+        bins = figures.residual_bins(units["residual"])
+        return bins, figures.residual_figure(bins, _deltas(shown, units), theme)
+
+    bins, drawn = store.made("audit residuals", [theme.name], made, of=shown.run_ids)
+    claimed = units.dropna(subset=["delta"])
+    text = "No δ: these runs used no calibration that fits, so no conformal claim was made."
+    if len(claimed):
+        beyond = numbers.share((claimed["residual"] > claimed["delta"]).mean())
+        text = f"{beyond} of {len(claimed):,} units with a conformal claim lie beyond their δ."
+    with st.container(border=True, key="card-residual", gap="xsmall"):
+        title = "Gate statistic g: the probe’s minus the audited one"
+        st.html(f'<div class="rs-h">{title}{glossary.mark("residual")}</div>')
+        plot.show(drawn, "audit-residuals", title)
+        st.html(
+            f'{drift_note.of_several(shown.runs) if len(claimed) else ""}<div class="rs-note">{text} A residual is '
+            "exactly 0 where the recent rows decide g: the probe reads all of them.</div>"
+        )
+        exports.chart_foot(
+            f"residuals-{shown.name}",
+            f"n = {numbers.several(len(units), 'unit')} · share of mass · source: head_choice and audit of "
+            f"{shown.words}",
+            bins,
+            "residuals",
+            chart="audit-residuals",
+        )
+
+
+def _forward_card(store: OwnerView, run: RunRow) -> None:
+    """Only with the full audit: what the errors of all layers add up to."""
+    errors = audit_queries.forward_errors(store, run.run_id)
+    if errors.empty:
+        return
+    with st.container(border=True, key="card-forward", gap="xsmall"):
+        st.html('<div class="rs-h">Against the dense forward, layer by layer</div>')
+        drawn = figures.forward_figure(errors, design.current_theme())
+        plot.show(drawn, "audit-forward", "Error against the dense forward, by layer")
+        exports.chart_foot(
+            f"forward-error-{queries.label(run.run_id)}",
+            f"n = {len(errors)} layers · error of the attention output relative to the dense forward’s, errors of "
+            f"earlier layers included · source: layer_run of run {queries.label(run.run_id)}",
+            errors,
+            "forward",
+            chart="audit-forward",
+        )
+
+
+def _deltas(shown: Scope, units: pd.DataFrame) -> list[tuple[str, float]]:
+    """Name and value of every delta_q in use, at most four: more lines say nothing."""
+    named = units.dropna(subset=["delta"]).merge(shown.runs[["run_id", "calibration"]], on="run_id")
+    found = named.assign(delta=named["delta"].round(9)).groupby(["calibration", "delta"]).size()
+    largest = found.sort_values(ascending=False).head(4)
+    return sorted((f"δ {name} {delta:.3f}", float(delta)) for name, delta in largest.index)

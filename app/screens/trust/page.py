@@ -1,0 +1,287 @@
+"""Trust: what is certified and what is not, what failed or fell back, and what the audit found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+import pandas as pd
+import streamlit as st
+
+from routesparse.app.screens.trust import (
+    certificate,
+    details,
+    fallen,
+    figures,
+    output_claim,
+    worst_heads,
+)
+from routesparse.app.shell import navigate, scope, view, way_back
+from routesparse.app.shell.access import access
+from routesparse.app.shell.scope import Scope
+from routesparse.app.ui import design, exports, facts, numbers, plot, states
+from routesparse.engine.errors import InputError
+from routesparse.engine.rows import EXECUTED_TOLERANCE, RunRow, deviates
+from routesparse.engine.store import audit_queries, certificate_queries, fallback_queries, queries
+from routesparse.engine.store.owner_view import OwnerView
+
+MOST_UNITS = 20_000
+
+
+def render() -> None:
+    """Draw the page of the run or of the certificate that the address names."""
+    way_back.restore("trust")
+    store = access().store
+    certified = _certificate(store)
+    if certified is not None:
+        certificate.draw(store, certified)
+        return
+    shown = scope.open_scope(store, "Trust")
+    if shown is None:
+        return
+    if shown.everything:
+        # A share of covered units is read against one nominal level.
+        alike = shown.runs[shown.runs["confidence"] == shown.run.confidence]
+        shown = Scope(shown.run, True, alike.reset_index(drop=True), shown.same)
+    kinds = fallback_queries.kinds_by_layer(store, shown.run_ids)
+    if kinds.empty:
+        _nothing(store, shown)
+        return
+    _draw(store, shown, kinds)
+
+
+def _certificate(store: OwnerView) -> str | None:
+    """The certificate that is meant; None where a run is, or nothing that is stored."""
+    named = st.query_params.get("run")
+    if not named:
+        return None if queries.newest(store) else certificate_queries.newest(store)
+    try:
+        queries.resolve(store, named)
+    except InputError:
+        try:
+            return certificate_queries.resolve(store, named)
+        except InputError:
+            return None  # several are meant: the page says that no run is
+    return None
+
+
+def _draw(store: OwnerView, shown: Scope, kinds: pd.DataFrame) -> None:
+    coverage = audit_queries.coverage(store, shown.run_ids)
+    gaps = audit_queries.gaps(store, shown.run_ids).iloc[0]
+    paid = fallback_queries.paid_by_layer(store, shown.run_ids)
+    certificates = fallback_queries.layer_certificates(store, shown.run_ids)
+    audited = not coverage.empty
+    if not shown.everything:
+        st.html(f'<div class="rs-sub">{escape(certified(shown.run, kinds, certificates))}</div>')
+        _answer(shown.run)
+    fallen.problems(shown, kinds, certificates)
+    if not shown.everything:
+        _notes(shown.run, coverage["executed_error"].max() if audited else float("nan"))
+    _kpis(coverage, gaps, kinds)
+    fallen.card(store, shown, int(paid["events"].sum()), int(kinds["uncertified"].sum()))
+    units = None
+    if audited:
+        worst_heads.card(store, shown)
+        units = audit_queries.units(store, shown.run_ids, MOST_UNITS)
+        left, right = st.columns(2, gap="small")
+        with left:
+            _error_card(store, shown, units, gaps)
+        with right:
+            _mass_card(store, shown, units)
+    else:
+        _unaudited(store, shown)
+    if not shown.everything:
+        output_claim.card(store, shown, coverage, gaps)
+    opened = st.expander("Details", key="details", on_change="rerun", bind="query-params")
+    if opened.open:
+        with opened:
+            details.draw(store, shown, coverage, gaps, units, kinds, paid, certificates)
+
+
+def certified(run: RunRow, kinds: pd.DataFrame, certificates: pd.DataFrame) -> str:
+    """In one sentence what is certified of what; in another what is not."""
+    units, stored = int(kinds["units"].sum()), kinds["kind"].isin(("kept", "expanded"))
+    if units < run.units:
+        return (
+            f"{run.units - units:,} of {run.units:,} decisions are not stored: nothing is said of the others."
+        )
+    sparse = int(kinds.loc[stored, "units"].sum())
+    if not sparse:
+        return "All heads read every key: there is nothing to certify."
+    level = numbers.share(run.confidence, 0)
+    if run.tau_layer is None:
+        count = f"{sparse - int(kinds['uncertified'].sum()):,} of {numbers.several(sparse, 'sparse head')}"
+        what = f"{count}, each alone, keep at least {numbers.threshold(run.tau)} of their attention"
+        more = "all heads together"
+    else:
+        held = int((certificates["lower_mass"].notna() & ~certificates["uncertified"]).sum())
+        of = held + int(certificates["uncertified"].sum())
+        what = f"{held:,} of {numbers.several(of, 'sparse layer')} keep at least {numbers.threshold(run.tau_layer)}"
+        what += " of their attention"
+        more = "one head of a layer, all layers together"
+    return (
+        f"Certified with {level} confidence: {what}, on average over their rows. Not certified: a single row, {more}, "
+        "the answer."
+    )
+
+
+def _nothing(store: OwnerView, shown: Scope) -> None:
+    if shown.everything and shown.runs.empty:
+        states.empty(*shown.nothing)
+        return
+    below = [
+        f"{shown.run.tokens:,} tokens are below break-even, the length from which routing is predicted to pay: dense "
+        "attention ran untouched, so nothing was lost and nothing could fall back.",
+        "Analyse a longer prompt, or look at all runs of these weights.",
+    ]
+    states.undecided(shown.run.routed, below)
+    if not shown.everything:
+        output_claim.certificates(store, shown)
+
+
+def _unaudited(store: OwnerView, shown: Scope) -> None:
+    with st.container(border=True, key="card-not-audited", gap="xsmall"):
+        if int(shown.runs["sparse_units"].sum()) == 0:
+            st.html(
+                '<div class="rs-sub">Nothing to audit: every unit is dense and reads all keys, so nothing was lost.'
+                "</div>"
+            )
+            return
+        st.html(
+            '<div class="rs-sub"><b>Not audited</b>: the true retained mass and the error are unknown. An audit '
+            "compares 512 random rows of every head with dense attention.</div>"
+        )
+        again = {"from": queries.short_id(store, shown.run.run_id), "audit": "rows"}
+        navigate.link("Run again with an audit", "new", **again)
+
+
+def _answer(run: RunRow) -> None:
+    if run.top1_agreement is None:
+        return
+    agreed = f"next token {'agrees with' if run.top1_agreement == 1 else 'differs from'} dense"
+    if run.batch > 1:
+        agreed = f"next tokens agree with dense for {numbers.share(run.top1_agreement, 0)} of the batch"
+    told = f"{agreed}, KL to dense {numbers.kl(run.kl_nats)}, logits differ by {numbers.share(run.logit_error, 2)}"
+    st.html(f'<div class="rs-sub"><b>Answer check</b>: {escape(told)}.</div>')
+
+
+def _notes(run: RunRow, executed_error: float) -> None:
+    """What limits the claims of this run: a kernel that wrote something else, drift, a calibration used by force.
+
+    executed_error: the run's largest, NaN where nothing was compared.
+    """
+    if deviates(executed_error, run.dtype):
+        states.problem(
+            "The kernel’s output is not that of the chosen plan",
+            [
+                f"One row lies {executed_error:.1e} from the one that the audit rebuilt, relative to the values "
+                f"it read; rounding in {run.dtype} explains at most {EXECUTED_TOLERANCE[run.dtype]:.0e}.",
+                "The claims below are about the chosen plan, not about this output. Do not use it.",
+            ],
+        )
+    if run.drift_alarm:
+        states.problem(
+            "Drift alarm: this prompt does not look like the calibration's prompts",
+            [
+                f"Only {numbers.share(run.drift_p)} of the calibration prompts of {run.calibration} have attention "
+                f"statistics as unusual as this one's (distance {numbers.mass(run.drift_distance, 1)}). The conformal "
+                "claim holds for prompts like the calibration's, so do not rely on it here.",
+                "The in-prompt certificate and the row statement do not depend on the calibration and still hold.",
+            ],
+        )
+    if run.calibration_mismatch:
+        states.problem(
+            "The calibration does not fit this run",
+            [f"It was used all the same, as asked: {run.calibration_mismatch}. The conformal claim is void."],
+        )
+
+
+def _kpis(coverage: pd.DataFrame, gaps: pd.Series, kinds: pd.DataFrame) -> None:
+    rows, units = int(coverage["audit_rows"].sum()), int(kinds["units"].sum())
+    audited = len(coverage) > 0
+    violations = f"{int(coverage['violations'].sum()):,}" if audited else numbers.NOT_MEASURED
+    fell = int(kinds.loc[kinds["kind"] == "dense by fallback", "units"].sum())
+    share = numbers.share(fallen.share(kinds, "dense by fallback", "units"))
+    boxes = [
+        ("Uncertified", f"{int(kinds['uncertified'].sum()):,}", f"of {units:,} units", "uncertified"),
+        ("Dense by fallback", share, numbers.several(fell, "unit"), "fallback"),
+        ("Output error", numbers.mass(gaps["mean_error"], 4), "relative, mean over audited units", "error"),
+        ("Worst row", numbers.mass(gaps["max_error"], 3), "relative error of one row", "error"),
+        ("Bounds violated", violations, f"of {rows:,} rows; must be 0", "bounds"),
+        ("Audited", f"{int(coverage['units'].sum()):,}", f"sparse units, {rows:,} rows", "audit"),
+    ]
+    st.html(facts.boxes_html(boxes))
+
+
+def _error_card(store: OwnerView, shown: Scope, units: pd.DataFrame, gaps: pd.Series) -> None:
+    theme = design.current_theme()
+    few = figures.drawn(units)
+    with st.container(border=True, key="card-error", gap="xsmall"):
+        st.html('<div class="rs-h">Error against its bounds</div>')
+        drawn = store.made(
+            "audit error", [theme.name], lambda: figures.error_figure(few, theme), of=shown.run_ids
+        )
+        _follow(store, plot.show(drawn, f"audit-error-{shown.name}", "Error against its bounds", picks=True))
+        st.html(figures.pattern_legend(few, theme, "○ the paper's bound of the same unit", "dotted: y = x"))
+        exports.chart_foot(
+            f"error-bound-{shown.name}",
+            f"{_drawn(few, units, int(gaps['units']))} · error relative to the row's dense output, worst of the "
+            f"audited rows; bounds likewise · click a point to open its head · source: audit of {shown.words}",
+            units,
+            "error",
+            chart="card-error",
+        )
+
+
+def _mass_card(store: OwnerView, shown: Scope, units: pd.DataFrame) -> None:
+    theme = design.current_theme()
+    known = units.dropna(subset=["lower_mass"])
+    few = figures.drawn(known)
+    below = int((known["covered"] == False).sum())  # noqa: E712  NULL is not below
+    # One line needs one meaning: under the policy priced it is the floor of each head.
+    priced = shown.runs["tau_layer"].notna()
+    one_tau = shown.runs["tau"].nunique() == 1 and priced.nunique() == 1
+    tau = float(shown.runs["tau"].iloc[0]) if one_tau else None
+    name = "τ head, a floor," if priced.all() else "τ"
+    title = "Audited against certified retained mass"
+    with st.container(border=True, key="card-mass", gap="xsmall"):
+        st.html(f'<div class="rs-h">{title}</div>')
+        drawn = store.made(
+            "audit mass", [theme.name], lambda: figures.mass_figure(few, tau, theme, name), of=shown.run_ids
+        )
+        _follow(store, plot.show(drawn, f"audit-mass-{shown.name}", title, picks=True))
+        told = f"below the dotted line y = x: {below:,} of {len(known):,}"
+        if below:
+            told += f"; {numbers.may_miss(shown.run.confidence)}"
+        st.html(figures.pattern_legend(few, theme, told))
+        exports.chart_foot(
+            f"mass-certified-{shown.name}",
+            f"{_drawn(few, known, len(known))} · share of 1, mean over the body; audited over "
+            f"{_audited(shown, units)} · source: audit and head_choice of {shown.words}",
+            known,
+            "mass",
+            chart="card-mass",
+        )
+
+
+def _audited(shown: Scope, units: pd.DataFrame) -> str:
+    """Over which rows; a full audit draws none."""
+    if (shown.runs["audit_depth"] == "full").all():
+        return "all body rows"
+    drawn = f"{int(units['audit_rows'].max())} random rows, standard error about .003"
+    return f"{drawn}, or all" if (shown.runs["audit_depth"] == "full").any() else drawn
+
+
+def _drawn(few: pd.DataFrame, units: pd.DataFrame, total: int) -> str:
+    sampled = f" sampled from {total:,}" if total > len(units) else ""
+    text = f"n = {numbers.several(len(units), 'unit')}{sampled}"
+    return text if len(few) == len(units) else f"{text}, {len(few):,} drawn"
+
+
+def _follow(store: OwnerView, told: Sequence[object] | None) -> None:
+    """A click on a unit opens its head. told: of its point, the unit first."""
+    if told is not None:
+        run_id, *place = told[: len(figures.UNIT)]
+        unit = queries.Unit(str(run_id), *(int(str(value)) for value in place))
+        way_back.remember("trust")
+        navigate.go("map", **view.address_of(store, unit))
