@@ -70,7 +70,6 @@ GROUND = {
         "config",
         "errors",
         "paths",
-        "postgres",
         "probe_masks",
         "progress",
         "provenance",
@@ -125,12 +124,12 @@ _READING = (
 ROOMS: dict[str, tuple[str, ...]] = {
     "kernels": (),
     "engine": (),
-    "engine/crew": ("engine", "engine/device"),
+    "engine/crew": ("engine", "engine/device", "engine/scale"),
     "engine/device": ("engine", "kernels"),
     "engine/method": ("engine", "engine/device", "kernels"),
     "engine/stats": ("engine",),
     "engine/calibration": ("engine", "engine/method", "engine/stats"),
-    "engine/store": ("engine",),
+    "engine/store": ("engine", "engine/scale"),
     "engine/export": ("engine", "engine/method", "engine/store"),
     "engine/results": ("engine", "engine/export", "engine/stats"),
     "engine/decide": _DECIDING,
@@ -155,7 +154,14 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "engine/doctor": (*_RUNNING, "engine/jobs"),
     "engine/lab/generators": ("engine",),
     "engine/lab/bench": _RUNNING,
-    "engine/jobs": ("engine", "engine/calibration", "engine/device", "engine/models", "engine/store"),
+    "engine/jobs": (
+        "engine",
+        "engine/calibration",
+        "engine/device",
+        "engine/models",
+        "engine/scale",
+        "engine/store",
+    ),
     "engine/bulk": (
         "engine",
         "engine/calibration",
@@ -167,12 +173,14 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "engine/store",
     ),
     "engine/lab": (*_STUDYING, "engine/results"),
-    "engine/operations": ("engine", "engine/jobs", "engine/store"),
+    "engine/operations": ("engine", "engine/jobs", "engine/scale", "engine/store"),
+    "engine/scale": ("engine", "engine/crew", "engine/jobs", "engine/operations", "engine/store"),
     "engine/cli": (
         *_STUDYING,
         "engine/doctor",
         "engine/lab",
         "engine/operations",
+        "engine/scale",
         "engine/results",
     ),
     "app/ui": _READING,
@@ -243,8 +251,27 @@ def test_transformers_stays_in_the_interface_and_model_loading() -> None:
 
 def test_duckdb_stays_in_the_stores() -> None:
     """The one in a file, how that file is opened and compacted, and the one of many writers."""
-    names = ("compact", "duckdb_file", "duckdb_store", "ducklake")
-    assert not offenders("duckdb", lambda file: file in {f"engine/store/{name}.py" for name in names})
+    homes = ("engine/store/duckdb_file.py", "engine/store/duckdb_store.py", "engine/scale/ducklake.py")
+    assert not offenders("duckdb", lambda file: file in homes)
+
+
+def test_what_serves_several_hosts_is_imported_where_it_is_opened() -> None:
+    """A dashboard or a command of one machine loads none of engine/scale (test_imports.py runs one)."""
+    openers = (
+        "store/opening",
+        "jobs/opening",
+        "crew/crews",
+        "operations/backup",
+        "operations/retention",
+        "cli/operations",
+    )
+    assert not [
+        str(found)
+        for found in IMPORTS
+        if found.module.startswith("routesparse.engine.scale")
+        and not found.file.startswith("engine/scale/")
+        and (found.top_level or found.file not in {f"engine/{name}.py" for name in openers})
+    ]
 
 
 def test_psycopg_stays_in_the_queue_of_several_hosts() -> None:

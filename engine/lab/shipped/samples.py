@@ -22,7 +22,7 @@ from routesparse.engine.analyze import analyze_prompt
 from routesparse.engine.config import Policy, RouterConfig
 from routesparse.engine.errors import InputError
 from routesparse.engine.lab import study
-from routesparse.engine.lab.training.tasks import fit_sample
+from routesparse.engine.lab.generators.tasks import fit_sample
 from routesparse.engine.models.load import LoadedModel, load_model
 from routesparse.engine.prompts.text import read_prompt, tokenize
 from routesparse.engine.rows import RunRecord

@@ -10,17 +10,24 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from routesparse.engine.errors import InputError
-from routesparse.engine.lab.suites import infinitebench_make
-from routesparse.engine.lab.suites.generated import filled, indices
+from routesparse.engine.lab.generators.infinitebench import MAKERS, SIZES
+from routesparse.engine.lab.generators.samples import Sample, sample_rng
 from routesparse.engine.lab.suites.infinitebench_score import SCORERS, TEXT, flat, score
-from routesparse.engine.lab.suites.source import SEED_OFFSET, Source
-from routesparse.engine.lab.suites.suite import Example, Request, Suite, field_of, named_row, read_rows
-from routesparse.engine.lab.training.samples import Sample, Turn, sample_rng
+from routesparse.engine.lab.suites.source import SEED_OFFSET, Source, filled
+from routesparse.engine.lab.suites.suite import (
+    Example,
+    Request,
+    Row,
+    Suite,
+    field_of,
+    generated,
+    read_examples,
+)
 
 TASKS = tuple(SCORERS)
 NEW_TOKENS = {
@@ -90,22 +97,15 @@ _TEMPLATES: dict[str, tuple[str, str, str]] = {
 _CALL = re.compile(r"(func_[0-9]+)\(-?[0-9]+\)")
 
 
-def examples(request: Request, source: Source) -> Iterator[Example]:
-    """Errors: InputError for an unknown task, a task without its file, or a length that is too short."""
-    SUITE.check(request.task)
+def _examples(request: Request, source: Source) -> Iterator[Example]:
     task = request.task
-    if task in infinitebench_make.MAKERS and source.file("infinitebench", f"{task}.jsonl") is None:
-        for index in indices(request):
-            yield _generated(request, source, index)
-        return
-    path: Path = source.needed_file("infinitebench", f"{task}.jsonl")
-    for number, row in enumerate(read_rows(path)[request.first : request.n], request.first + 1):
-        with named_row(number):
-            example = _read(request, source, row)
-        yield example
+    if task in MAKERS and source.file("infinitebench", f"{task}.jsonl") is None:
+        return generated(_generated)(request, source)
+    path = source.needed_file("infinitebench", f"{task}.jsonl")
+    return read_examples(path, request, partial(_read, request, source))
 
 
-def _texts(task: str, row: Mapping[str, Any]) -> tuple[str, str, str]:
+def _texts(task: str, row: Row) -> tuple[str, str, str]:
     """What stands before and behind the context, and the unfinished answer."""
     options = field_of({"options": None, **row}, "options", kind=list[str] | None) or []
     asked = {
@@ -124,7 +124,7 @@ def _texts(task: str, row: Mapping[str, Any]) -> tuple[str, str, str]:
     return before, behind, prefix
 
 
-def _gold(task: str, row: Mapping[str, Any]) -> Any:
+def _gold(task: str, row: Row) -> Any:
     """As the published predictions have it: of the choice tasks the answer's text and its letter."""
     if task not in ("longbook_choice_eng", "code_debug"):
         return field_of(row, "answer", kind=SCORERS[task][1])
@@ -148,65 +148,52 @@ def _answer(task: str, gold: Any) -> str:
     return text if task in ("kv_retrieval", "longbook_qa_chn") else f" {text}"
 
 
-def _read(request: Request, source: Source, row: Mapping[str, Any]) -> Example:
-    task = request.task
+def _read(request: Request, source: Source, place: int, row: Row) -> Example:
+    task, new_tokens = request.task, NEW_TOKENS[request.task]
     before, behind, prefix = _texts(task, row)
     context = field_of(row, "context", kind=str)
-    room = request.length - NEW_TOKENS[task] - source.special_tokens - source.count(prefix) - 1
-    if room < 64:
-        raise InputError(
-            f"{task} writes {NEW_TOKENS[task]:,} tokens, which leaves none of {request.length:,} to the prompt; raise "
-            "--lengths"
-        )
+    room = source.room(request, new_tokens, prefix, spare=1)
     prompt, truncated = source.cut_middle(before + context + behind, room)
     gold = _gold(task, row)
-    book = hashlib.sha256(context.encode()).hexdigest()[:12]
     return Example(
-        task,
-        field_of(row, "id", kind=int),
-        prompt,
-        prefix,
-        gold,
-        _answer(task, gold),
-        NEW_TOKENS[task],
-        book,
-        {"truncated": truncated},
+        task=task,
+        index=field_of(row, "id", kind=int),
+        prompt=prompt,
+        answer_prefix=prefix,
+        gold=gold,
+        answer=_answer(task, gold),
+        new_tokens=new_tokens,
+        cluster=hashlib.sha256(context.encode()).hexdigest()[:12],
+        more={"truncated": truncated},
     )
 
 
 def _generated(request: Request, source: Source, index: int) -> Example:
-    task, seed = request.task, request.seed + SEED_OFFSET
-    new_tokens = min(NEW_TOKENS[task], _CALC_TOKENS)
-
-    def row(units: int) -> dict[str, Any]:
-        return infinitebench_make.make_row(task, sample_rng(seed, task, request.length, index), units, index)
+    task, new_tokens = request.task, min(NEW_TOKENS[request.task], _CALC_TOKENS)
 
     def make(units: int) -> Sample:
-        made = row(units)
-        before, behind, prefix = _texts(task, made)
-        turn = Turn(behind, prefix, (str(made["answer"]),), "")
-        return Sample(task, before + made["context"], turn, (), (), {"units": units})
+        rng = sample_rng(request.seed + SEED_OFFSET, task, request.length, index)
+        context, question, gold = MAKERS[task](rng, units, index)
+        before, behind, prefix = _texts(task, {"input": question})
+        return Sample(before + context, behind, prefix, (gold,), _answer(task, gold))
 
-    guess, least = infinitebench_make.SIZES[task]
-    sample = filled(source, request, new_tokens, make, guess=guess, least=least)
-    gold = _gold(task, row(int(sample.metadata["units"])))
-    about = {"truncated": False, "source": "generated"}
+    sample = filled(source, request, new_tokens, make, *SIZES[task])
     return Example(
-        task,
-        index,
-        sample.prompt,
-        sample.answer_prefix,
-        gold,
-        _answer(task, gold),
-        new_tokens,
-        f"{task}/{index}",
-        about,
+        task=task,
+        index=index,
+        prompt=sample.prompt,
+        answer_prefix=sample.answer_prefix,
+        gold=sample.gold[0],
+        answer=sample.answer,
+        new_tokens=new_tokens,
+        cluster=f"{task}/{index}",
+        more={"truncated": False, "source": "generated"},
     )
 
 
-def prediction_row(example: Example, prediction: str) -> dict[str, Any]:
+def _row(example: Example, prediction: str) -> dict[str, Any]:
     """A prediction in InfiniteBench's format."""
     return {"id": example.index, "prediction": prediction, "ground_truth": example.gold}
 
 
-SUITE = Suite("infinitebench", TASKS, score, examples, prediction_row)
+SUITE = Suite("infinitebench", TASKS, score, _examples, _row)

@@ -8,26 +8,32 @@ one cluster.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from routesparse.engine.errors import InputError
-from routesparse.engine.lab.suites.leval_score import EXAMS, F1_TASKS, TASKS, score
+from routesparse.engine.lab.suites.leval_score import AUTOMATIC, EXAMS, F1_TASKS, TASKS, score
 from routesparse.engine.lab.suites.source import Source
-from routesparse.engine.lab.suites.suite import Example, Request, Suite, field_of, named_row, read_rows
+from routesparse.engine.lab.suites.suite import Example, Request, Row, Suite, field_of, named_row, read_rows
 
 NEW_TOKENS = 512
-AUTOMATIC = ("exam", "f1", "rouge")
 _LETTERED = ("tpo", "quality", "coursera")
 MODEL = "routesparse_pred"
 
 
-def examples(request: Request, source: Source) -> Iterator[Example]:
-    """Questions in file order, those for a judge or for people left out. Errors: InputError."""
-    SUITE.check(request.task)
+def _examples(request: Request, source: Source) -> Iterator[Example]:
+    """Questions in file order, those for a judge or for people left out."""
     task = request.task
     path = source.needed_file("leval", f"LEval-data/*/{task}.jsonl", f"data/{task}.jsonl", f"{task}.jsonl")
-    index = 0
+    asked = itertools.islice(_questions(path), request.first, request.n)
+    for index, (place, row, question, gold) in enumerate(asked, request.first):
+        yield _example(request, source, index, place, row, question, gold)
+
+
+def _questions(path: Path) -> Iterator[tuple[int, Row, str, str]]:
+    """Every automatic question: its document's place and row, and its gold answer."""
     for place, row in enumerate(read_rows(path)):
         if row.get("evaluation", "exam") not in AUTOMATIC:
             continue
@@ -36,32 +42,15 @@ def examples(request: Request, source: Source) -> Iterator[Example]:
             if len(questions) != len(golds):
                 raise InputError(f"instructions has {len(questions)} entries, outputs {len(golds)}")
             field_of(row, "input", kind=str)
-        for question, gold in zip(questions, golds, strict=True):
-            if index >= request.n:
-                return
-            if index >= request.first:
-                yield _example(request, source, index, place, row, question, gold)
-            index += 1
+        yield from ((place, row, *pair) for pair in zip(questions, golds, strict=True))
 
 
 def _example(
-    request: Request,
-    source: Source,
-    index: int,
-    place: int,
-    row: Mapping[str, Any],
-    question: str,
-    gold: str,
+    request: Request, source: Source, index: int, place: int, row: Row, question: str, gold: str
 ) -> Example:
-    task = request.task
+    task, document = request.task, row["input"]
     before, behind, prefix = _texts(task, question, gold)
-    fixed = sum(map(source.count, (before, behind, prefix))) + source.special_tokens + 4
-    room = request.length - NEW_TOKENS - fixed
-    if room < 64:
-        raise InputError(
-            f"{request.length} tokens are too few for {task}, which writes {NEW_TOKENS}; raise --lengths"
-        )
-    document = row["input"]
+    room = source.room(request, NEW_TOKENS, before, behind, prefix, spare=4)
     if task == "codeU":
         ids = source.encode(document)
         text, truncated = (source.decode(ids[-room:]), True) if len(ids) > room else (document, False)
@@ -105,7 +94,7 @@ def _texts(task: str, question: str, gold: str) -> tuple[str, str, str]:
     )
 
 
-def prediction_row(example: Example, prediction: str) -> dict[str, Any]:
+def _row(example: Example, prediction: str) -> dict[str, Any]:
     """A prediction in L-Eval's format; the prompt is left out."""
     return {
         "index": example.index,
@@ -117,4 +106,4 @@ def prediction_row(example: Example, prediction: str) -> dict[str, Any]:
     }
 
 
-SUITE = Suite("leval", TASKS, score, examples, prediction_row)
+SUITE = Suite("leval", TASKS, score, _examples, _row)

@@ -7,20 +7,20 @@ shape of the official ones: instruction, context, question, cue.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-from routesparse.engine.errors import InputError
 from routesparse.engine.lab.suites.longbench_score import SCORERS, score
 from routesparse.engine.lab.suites.source import Source
 from routesparse.engine.lab.suites.suite import (
     Example,
     Golds,
     Request,
+    Row,
     Suite,
     field_of,
-    named_row,
-    read_rows,
+    read_examples,
 )
 
 TASKS = tuple(SCORERS)
@@ -31,6 +31,7 @@ NEW_TOKENS = {
     **dict.fromkeys(("passage_count", "passage_retrieval_en", "passage_retrieval_zh"), 32),
     **dict.fromkeys(("gov_report", "qmsum", "multi_news", "vcsum"), 512),
 }
+_KEPT = ("all_classes", "length", "_id")
 _PASSAGES = (
     "Use the passages below to answer the question. Give the answer only.\n\n",
     "\n\nGive the answer to this question only.\n\nQuestion: {input}",
@@ -114,51 +115,28 @@ _TEMPLATES: dict[str, tuple[str, str, str]] = {
 }
 
 
-def examples(request: Request, source: Source) -> Iterator[Example]:
-    """Errors: InputError for an unknown task, a missing file, or a length that is too short."""
-    SUITE.check(request.task)
+def _examples(request: Request, source: Source) -> Iterator[Example]:
     path = source.needed_file("longbench", f"data/{request.task}.jsonl", f"{request.task}.jsonl")
-    for index, row in enumerate(read_rows(path)[request.first : request.n], request.first):
-        with named_row(index + 1):
-            example = _example(request, source, index, row)
-        yield example
+    return read_examples(path, request, partial(_example, request, source))
 
 
-def _example(request: Request, source: Source, index: int, row: Mapping[str, Any]) -> Example:
+def _example(request: Request, source: Source, index: int, row: Row) -> Example:
     task, new_tokens = request.task, NEW_TOKENS[request.task]
     asked = field_of({"input": "", **row}, "input", kind=str)
     before, behind, prefix = (text.replace("{input}", asked) for text in _TEMPLATES[task])
-    room = request.length - new_tokens - source.special_tokens - source.count(prefix) - 1
-    if room < 64:
-        raise InputError(
-            f"{request.length} tokens are too few for {task}, which writes {new_tokens}; raise --lengths"
-        )
+    room = source.room(request, new_tokens, prefix, spare=1)
     prompt, truncated = source.cut_middle(before + field_of(row, "context", kind=str) + behind, room)
     answers = field_of(row, "answers", kind=Golds)
-    more = {
-        "all_classes": row.get("all_classes"),
-        "length": row.get("length"),
-        "_id": row.get("_id"),
-        "truncated": truncated,
-    }
+    more = {name: row.get(name) for name in _KEPT} | {"truncated": truncated}
     spaced = "" if row.get("language") == "zh" or task in ("lcc", "repobench-p") or not prefix else " "
-    return Example(
-        task,
-        index,
-        prompt,
-        prefix,
-        answers,
-        spaced + answers[0],
-        new_tokens,
-        str(row.get("_id", index)),
-        more,
-    )
+    cluster = str(row.get("_id", index))
+    return Example(task, index, prompt, prefix, answers, spaced + answers[0], new_tokens, cluster, more)
 
 
-def prediction_row(example: Example, prediction: str) -> dict[str, Any]:
+def _row(example: Example, prediction: str) -> dict[str, Any]:
     """A prediction in LongBench's format; upstream rows have no id, which pairing needs."""
-    kept = {name: example.more[name] for name in ("all_classes", "length", "_id")}
+    kept = {name: example.more[name] for name in _KEPT}
     return {"index": example.index, "pred": prediction, "answers": example.gold, **kept}
 
 
-SUITE = Suite("longbench", TASKS, score, examples, prediction_row)
+SUITE = Suite("longbench", TASKS, score, _examples, _row)

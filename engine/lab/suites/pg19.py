@@ -18,7 +18,6 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,31 +41,6 @@ _NATS, _COUNT = Annotated[float, Number(0.0)], Annotated[float, Number(POSITIVE)
 DIGITS = 4
 
 
-@dataclass(frozen=True)
-class Book:
-    """One book; title and year are empty where metadata.csv does not list it."""
-
-    name: str
-    title: str
-    year: str
-    text: str
-
-
-def read_books(root: Path, split: str) -> list[Book]:
-    """The books of a split, by id. Errors: InputError where the folder has none."""
-    listed: dict[str, tuple[str, str]] = {}
-    if (root / "metadata.csv").exists():
-        with (root / "metadata.csv").open(encoding="utf-8", newline="") as file:
-            listed = {row[0]: (row[1], row[2]) for row in csv.reader(file) if len(row) >= 3}
-    books = [
-        Book(path.stem, *listed.get(path.stem, ("", "")), path.read_text("utf-8"))
-        for path in sorted((root / split).glob("*.txt"))
-    ]
-    if not books:
-        raise InputError(f"{root / split} holds no books <id>.txt; pass the folder that holds {split}/")
-    return books
-
-
 def measures(rows: Sequence[Row]) -> dict[str, float]:
     """The four measures of a set of books. Errors: InputError for a row without its fields, or no tokens."""
     books = []
@@ -87,34 +61,40 @@ def measures(rows: Sequence[Row]) -> dict[str, float]:
         raise InputError("the nats a word are too many for a perplexity; pass one row a book") from error
 
 
-def score(task: str, rows: Sequence[Row]) -> TaskScore:
+def _score(task: str, rows: Sequence[Row]) -> TaskScore:
     """Word perplexity of a split; a row's value is its book's nats a word."""
-    SUITE.check(task)
     found = {name: round(value, DIGITS) for name, value in measures(rows).items()}
     values = tuple(float(row["nll"]) / float(row["words"]) for row in rows)
     return TaskScore(values, found["word_perplexity"], found)
 
 
-def examples(request: Request, source: Source) -> Iterator[Example]:
+def _examples(request: Request, source: Source) -> Iterator[Example]:
     """The first tokens of each book, one prompt a book.
 
-    Books lie in ``<data>/benchmarks/pg19/``, else in ``<data>/prose``, where calibration stands for validation. Errors:
-    InputError for an unknown split, or no books.
+    Books lie in ``<data>/benchmarks/pg19/``, else in ``<data>/prose``, where calibration stands for validation.
     """
-    SUITE.check(request.task)
-    root = source.folder("pg19")
-    split = request.task
+    root, split = source.folder("pg19"), request.task
     if not root.exists():
-        root = source.data / "prose"
-        split = {"validation": "calibration"}.get(split, split)
-    for index, book in enumerate(read_books(root, split)[request.first : request.n], request.first):
-        text, _ = source.cut_end(book.text, request.length - source.special_tokens)
-        yield Example(request.task, index, text, "", None, "", 0, book.name, {"title": book.title})
+        root, split = source.data / "prose", {"validation": "calibration"}.get(split, split)
+    books = sorted((root / split).glob("*.txt"))
+    if not books:
+        raise InputError(f"{root / split} holds no books <id>.txt; pass the folder that holds {split}/")
+    titles = _titles(root / "metadata.csv")
+    for index, path in enumerate(books[request.first : request.n], request.first):
+        text, _ = source.cut_end(path.read_text("utf-8"), request.length - source.special_tokens)
+        about = {"title": titles.get(path.stem, "")}
+        yield Example(request.task, index, text, "", None, "", 0, path.stem, about)
 
 
-def book_row(example: Example, prediction: str) -> dict[str, Any]:
-    """PG-19 has no predictions: its rows come from the prefill's losses."""
+def _titles(path: Path) -> dict[str, str]:
+    if not path.exists():
+        return {}
+    with path.open(encoding="utf-8", newline="") as file:
+        return {row[0]: row[1] for row in csv.reader(file) if len(row) >= 3}
+
+
+def _row(example: Example, prediction: str) -> dict[str, Any]:
     raise InputError("PG-19 is scored by the losses of its books, not by texts")
 
 
-SUITE = Suite("pg19", SPLITS, score, examples, book_row)
+SUITE = Suite("pg19", SPLITS, _score, _examples, _row)

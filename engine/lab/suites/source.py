@@ -8,12 +8,16 @@ None of it ships. The sample prompts in data/samples do not stand in: they are o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from routesparse.engine.errors import InputError
-from routesparse.engine.lab.training.corpus import Document, read_folder
+from routesparse.engine.lab.generators.samples import Sample
+from routesparse.engine.lab.generators.tasks import fill
+from routesparse.engine.lab.generators.texts import Document, read_folder
+from routesparse.engine.lab.suites.suite import Example, Request
 
 # Added to the user's seed: disjoint from the seeds of training and of the selection study.
 SEED_OFFSET = 191_000
@@ -64,7 +68,7 @@ class Source:
     @cached_property
     def documents(self) -> list[Document]:
         """Prose of the test split. Errors: InputError where there is none."""
-        found = list(read_folder(self.data / "prose" / "test", "prose"))
+        found = list(read_folder(self.data / "prose" / "test"))
         if not found:
             raise InputError(
                 f"{self.data / 'prose' / 'test'} holds no *.txt; put some books there, each a UTF-8 text (prompts of "
@@ -89,3 +93,52 @@ class Source:
         """The text if it fits, else its first ``room`` tokens; and whether it was cut."""
         ids = self.encode(text)
         return (text, False) if len(ids) <= room else (self.decode(ids[: room - 1]), True)
+
+    def room(self, request: Request, new_tokens: int, *fixed: str, spare: int) -> int:
+        """Tokens that a prompt leaves to its document, beside the answer and the fixed texts.
+
+        spare: for what texts take more where they meet. Errors: InputError where next to none are left.
+        """
+        taken = new_tokens + self.special_tokens + sum(map(self.count, fixed)) + spare
+        if request.length - taken < 64:
+            raise InputError(
+                f"{request.length:,} tokens are too few for {request.task}, which writes {new_tokens:,}; raise "
+                "--lengths"
+            )
+        return request.length - taken
+
+
+def filled(
+    source: Source,
+    request: Request,
+    new_tokens: int,
+    make: Callable[[int], Sample],
+    guess: float,
+    least: int = 1,
+) -> Sample:
+    """The fullest sample whose prompt and answer stay within the request's length.
+
+    make, guess, least: see ``fill``. Errors: InputError where even the smallest sample does not fit.
+    """
+    room, special = request.length - new_tokens, source.special_tokens
+    try:
+        return fill(request.task, room, make, source.count, guess=guess, least=least, special_tokens=special)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def as_example(
+    task: str, sample: Sample, index: int, new_tokens: int, cluster: str = "", **more: Any
+) -> Example:
+    """A sample as a prompt of a suite whose gold is a list of strings."""
+    return Example(
+        task=task,
+        index=index,
+        prompt=sample.prompt,
+        answer_prefix=sample.answer_prefix,
+        gold=list(sample.gold),
+        answer=sample.answer,
+        new_tokens=new_tokens,
+        cluster=cluster or f"{task}/{index}",
+        more={"evidence": [list(span) for span in sample.needle_spans], **more},
+    )

@@ -8,55 +8,40 @@ stress_repeated   a needle in one word that is repeated without end, its depth s
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 from routesparse.engine.errors import InputError
+from routesparse.engine.lab.generators.infinitebench import GOLDEN
+from routesparse.engine.lab.generators.needles import needle_sentence
+from routesparse.engine.lab.generators.samples import Sample, sample_rng
+from routesparse.engine.lab.generators.tasks import make_sample
+from routesparse.engine.lab.generators.texts import read_folder
+from routesparse.engine.lab.generators.words import key_words
 from routesparse.engine.lab.studies.selection.tasks import stretch
-from routesparse.engine.lab.suites.generated import as_example, filled, indices, ruler_row
-from routesparse.engine.lab.suites.infinitebench_make import GOLDEN
-from routesparse.engine.lab.suites.ruler_score import score_matches
-from routesparse.engine.lab.suites.source import SEED_OFFSET, Source
-from routesparse.engine.lab.suites.suite import Example, Request, Row, Suite, TaskScore
-from routesparse.engine.lab.training.corpus import read_folder
-from routesparse.engine.lab.training.niah import needle_sentence
-from routesparse.engine.lab.training.samples import Sample, Turn, sample_rng
-from routesparse.engine.lab.training.tasks import make_sample
-from routesparse.engine.lab.training.words import key_words
+from routesparse.engine.lab.suites.measures import ruler_row, score_matches
+from routesparse.engine.lab.suites.source import SEED_OFFSET, Source, as_example, filled
+from routesparse.engine.lab.suites.suite import Example, Request, Suite, generated
 
-TASKS = ("stress_domains", "stress_edges", "stress_repeated")
 DOMAINS = ("prose", "code", "dialog", "docs")
 EDGES = (64, 128, 16_384)  # KV block, query block, segment
 SHIFTS = (-1, 0, 1)
 REPEATED = ("the", "yes", "0", "and so on", "...", "blue")
 NEW_TOKENS = 64
+Made = tuple[Sample, dict[str, Any]]  # and what is told about it
 _INTRO = (
     "A special magic number is hidden within the following text. Make sure to memorize it. "
     "I will quiz you about the number afterwards.\n"
 )
 
 
-def score(task: str, rows: Sequence[Row]) -> TaskScore:
-    """Errors: InputError for an unknown task."""
-    SUITE.check(task)
-    return score_matches(rows)
-
-
-def examples(request: Request, source: Source) -> Iterator[Example]:
-    """Errors: InputError for an unknown task, missing text, or a length that is too short."""
-    SUITE.check(request.task)
-    make = {"stress_domains": _domains, "stress_edges": _edges, "stress_repeated": _repeated}[request.task]
-    for index in indices(request):
-        rng = sample_rng(request.seed + SEED_OFFSET, request.task, request.length, index)
-        sample, about = make(request, source, rng, index)
-        yield as_example(sample, index, NEW_TOKENS, f"{request.task}/{index}", **about)
-
-
 @lru_cache(maxsize=2)
-def _texts(data) -> dict[str, str]:
+def _texts(data: Path) -> dict[str, str]:
     """The test split of each domain as one text."""
     found = {
-        domain: "\n\n".join(document.text for document in read_folder(data / domain / "test", domain))
+        domain: "\n\n".join(document.text for document in read_folder(data / domain / "test"))
         for domain in DOMAINS
     }
     empty = [domain for domain, text in found.items() if not text]
@@ -65,9 +50,7 @@ def _texts(data) -> dict[str, str]:
     return found
 
 
-def _domains(
-    request: Request, source: Source, rng: random.Random, index: int
-) -> tuple[Sample, dict[str, object]]:
+def _domains(request: Request, source: Source, rng: random.Random, index: int) -> Made:
     texts = _texts(source.data)
     order = rng.sample(DOMAINS, len(DOMAINS))
     starts = {domain: rng.random() for domain in order}
@@ -87,26 +70,23 @@ def _domains(
             index=index,
         )
 
-    sample = filled(source, request, NEW_TOKENS, make, guess=0.35, least=200)
-    return _named(sample, "stress_domains"), {"domains": order}
+    return filled(source, request, NEW_TOKENS, make, guess=0.35, least=200), {"domains": order}
 
 
-def _named(sample: Sample, task: str) -> Sample:
-    return Sample(task, sample.context, sample.first, sample.needle_spans, (), sample.metadata)
-
-
-def _needle(rng: random.Random) -> tuple[str, Turn]:
-    """One needle and its question, worded as RULER's."""
-    key, value = key_words(rng, "eval"), str(rng.randint(1_000_000, 9_999_999))
+def _needle(rng: random.Random) -> tuple[str, Sample]:
+    """One needle and its question, worded as RULER's; the context is to come."""
+    key, value = key_words(rng), str(rng.randint(1_000_000, 9_999_999))
     said = f"special magic number for {key} mentioned in the provided text"
-    turn = Turn(f"\nWhat is the {said}?", f" The {said} is", (value,), f" {value}.")
-    return needle_sentence("numbers", key, value), turn
+    asked = Sample("", f"\nWhat is the {said}?", f" The {said} is", (value,), f" {value}.")
+    return needle_sentence("numbers", key, value), asked
 
 
-def _edges(
-    request: Request, source: Source, rng: random.Random, index: int
-) -> tuple[Sample, dict[str, object]]:
-    needle, turn = _needle(rng)
+def _hidden(asked: Sample, context: str, start: int, needle: str) -> Sample:
+    return replace(asked, context=context, needle_spans=((start, start + len(needle)),))
+
+
+def _edges(request: Request, source: Source, rng: random.Random, index: int) -> Made:
+    needle, asked = _needle(rng)
     shift = SHIFTS[index % len(SHIFTS)]
     fitting = [edge for edge in EDGES if 2 * edge <= request.length]
     if not fitting:
@@ -121,12 +101,10 @@ def _edges(
         raise InputError(f"no needle can begin {shift:+} tokens from an edge of {edge}; pass another --seed")
     target, before = found
     rest = prose[len(before) - len(_INTRO) :]
-    fixed = source.count(needle + turn.question + turn.answer_prefix) + 8
+    fixed = source.count(needle + asked.question + asked.answer_prefix) + 8
     room = request.length - NEW_TOKENS - target - fixed
     behind = source.decode(source.encode(rest[: 8 * room])[:room])
-    context = f"{before}\n{needle}\n{behind}"
-    start = len(before) + 1
-    sample = Sample("stress_edges", context, turn, ((start, start + len(needle)),), (), {"units": target})
+    sample = _hidden(asked, f"{before}\n{needle}\n{behind}", len(before) + 1, needle)
     return sample, {"edge": edge, "shift": shift, "begins_at": target}
 
 
@@ -147,21 +125,35 @@ def _prefix_of(source: Source, text: str, target: int) -> str | None:
     return None
 
 
-def _repeated(
-    request: Request, source: Source, rng: random.Random, index: int
-) -> tuple[Sample, dict[str, object]]:
-    needle, turn = _needle(rng)
+def _repeated(request: Request, source: Source, rng: random.Random, index: int) -> Made:
+    needle, asked = _needle(rng)
     word, depth = REPEATED[index % len(REPEATED)], index * GOLDEN % 1
 
     def make(units: int) -> Sample:
         words = [word] * units
         words.insert(int(depth * units), needle)
         context = _INTRO + " ".join(words)
-        start = context.index(needle)
-        return Sample("stress_repeated", context, turn, ((start, start + len(needle)),), (), {"units": units})
+        return _hidden(asked, context, context.index(needle), needle)
 
     sample = filled(source, request, NEW_TOKENS, make, guess=1.5, least=20)
     return sample, {"repeated": word, "depth": round(depth, 3)}
 
 
-SUITE = Suite("stress", TASKS, score, examples, ruler_row, stops_at_gold=True)
+_MAKERS = {"stress_domains": _domains, "stress_edges": _edges, "stress_repeated": _repeated}
+TASKS = tuple(_MAKERS)
+
+
+def _example(request: Request, source: Source, index: int) -> Example:
+    rng = sample_rng(request.seed + SEED_OFFSET, request.task, request.length, index)
+    sample, about = _MAKERS[request.task](request, source, rng, index)
+    return as_example(request.task, sample, index, NEW_TOKENS, **about)
+
+
+SUITE = Suite(
+    "stress",
+    TASKS,
+    lambda task, rows: score_matches(rows),
+    generated(_example),
+    ruler_row,
+    stops_at_gold=True,
+)

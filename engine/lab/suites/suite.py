@@ -1,4 +1,4 @@
-"""What every suite shares: one prompt with its gold answers, and a task's score."""
+"""What every suite shares: one prompt with its gold answers, a task's score, and rows in the suites' own formats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from routesparse.engine.errors import InputError
 from routesparse.engine.files.plain_files import read_bounded
-from routesparse.engine.lab.training.samples import cleaned
+from routesparse.engine.lab.generators.samples import cleaned
 from routesparse.engine.schema import FieldError, Holds, checked
 
 if TYPE_CHECKING:
@@ -84,22 +84,53 @@ class Request:
 
 @dataclass(frozen=True)
 class Suite:
-    """A benchmark. ``examples`` makes prompts or reads them from files; ``row`` is a prediction in its own format.
+    """A benchmark. make: prompts, made or read from files; row: a prediction in the suite's own format.
 
     stops_at_gold: more text cannot lower a score, so decoding may end where the answer is the gold one.
     """
 
     name: str
     tasks: tuple[str, ...]
-    score: Callable[[str, Sequence[Row]], TaskScore]
-    examples: Callable[[Request, Source], Iterator[Example]]
+    scorer: Callable[[str, Sequence[Row]], TaskScore]
+    make: Callable[[Request, Source], Iterator[Example]]
     row: Callable[[Example, str], dict[str, Any]]
     stops_at_gold: bool = False
+
+    def score(self, task: str, rows: Sequence[Row]) -> TaskScore:
+        """Errors: InputError for an unknown task, a row without its fields or with wrong ones, or no rows."""
+        self.check(task)
+        return self.scorer(task, rows)
+
+    def examples(self, request: Request, source: Source) -> Iterator[Example]:
+        """Errors: InputError for an unknown task, no prompts, missing files or texts, or too short a length."""
+        self.check(request.task)
+        if request.n < 1:
+            raise InputError(f"{request.n} prompts are none; pass --n of at least 1")
+        return self.make(request, source)
 
     def check(self, task: str) -> None:
         """Errors: InputError for an unknown task."""
         if task not in self.tasks:
             raise InputError(f"{self.name} has no task {task!r}; use some of {', '.join(self.tasks)}")
+
+
+def generated(
+    make: Callable[[Request, Source, int], Example],
+) -> Callable[[Request, Source], Iterator[Example]]:
+    """A suite's prompts by what makes the one of an index."""
+
+    def examples(request: Request, source: Source) -> Iterator[Example]:
+        return (make(request, source, index) for index in range(request.first, request.n))
+
+    return examples
+
+
+def read_examples(path: Path, request: Request, make: Callable[[int, Row], Example]) -> Iterator[Example]:
+    """A file's rows as prompts. Errors: InputError, with the row."""
+    for index, row in enumerate(read_rows(path)[request.first : request.n], request.first):
+        with named_row(index + 1):
+            example = make(index, row)
+        yield example
 
 
 def mean_score(values: Sequence[float], digits: int, nulls: int = 0) -> TaskScore:

@@ -17,7 +17,7 @@ from fuzzed.tokenizers import TEXTS, TOKENIZER, tokenizer_like
 from hypothesis import strategies as st
 
 from routesparse.engine import errors, paths
-from routesparse.engine.lab.training import adapter
+from routesparse.engine.models import adapter
 from routesparse.engine.models import files as model_files
 from routesparse.engine.models import token_count
 from routesparse.engine.models.load import load_model, shape_of
@@ -29,7 +29,7 @@ def _model(name: str) -> Callable[[Content, Path], object]:
 
     def run(content: Content, folder: Path) -> None:
         (folder / name).write_bytes(bytes(content))
-        config = model_files.check_folder(folder)
+        config, _ = model_files.check_folder(folder)
         model_files.revision_of(folder)
         size = token_count.size_of(str(folder), 1_000)
         assert size.tokens == 1_000 and size.layers == config["num_hidden_layers"]

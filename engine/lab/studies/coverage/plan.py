@@ -27,7 +27,7 @@ import numpy as np
 from routesparse.engine.calibrate.prompts import Document, Window, cut, read_documents, split_folds, tile
 from routesparse.engine.errors import InputError
 from routesparse.engine.lab import study
-from routesparse.engine.lab.training.tasks import fit_sample
+from routesparse.engine.lab.generators.tasks import fit_sample
 from routesparse.engine.models.load import load_model
 
 DOMAINS = ("prose", "code", "dialog")

@@ -14,7 +14,7 @@ from routesparse.engine.lab.suites import ruler, stories, stress
 from routesparse.engine.progress import no_progress
 
 ROOT = Path(__file__).resolve().parents[4]
-INCLUDE = ROOT / "engine" / "evaluation" / "lm_eval_include"
+INCLUDE = ROOT / "engine" / "lab" / "harness" / "lm_eval_include"
 NEW_TOKENS = {
     "ruler": ruler.NEW_TOKENS,
     "stories": dict.fromkeys(stories.SUITE.tasks, stories.NEW_TOKENS),

@@ -1,26 +1,52 @@
-"""Prompts of every suite: the same again, sized, answerable, evidence where the end of the prompt does not see it."""
+"""Prompts of every suite: the same for ever, sized, answerable, no evidence in the question."""
 
+import hashlib
 import json
 from pathlib import Path
 
 import pytest
 
 from routesparse.engine.errors import InputError
-from routesparse.engine.lab.suites import infinitebench_make, ruler, stress
+from routesparse.engine.lab.generators import infinitebench
+from routesparse.engine.lab.suites import ruler, stress
 from routesparse.engine.lab.suites.registry import SUITES, find
 from routesparse.engine.lab.suites.source import Source
 from routesparse.engine.lab.suites.suite import Request
-from routesparse.engine.lab.training.stories import STORY_TASKS
 
 LENGTH = 12_000  # bytes: the tokenizer of these tests has one token a byte
 SHARED = Path(__file__).resolve().parents[5] / "shared" / "data"
-GENERATED = [
-    *(("ruler", task) for task in ruler.TASKS),
-    *(("infinitebench", task) for task in infinitebench_make.MAKERS),
-    *(("stories", task) for task in STORY_TASKS),
-    *(("stress", task) for task in stress.TASKS),
-]
+# Of the first two prompts of seed 3: what was evaluated stays comparable.
+HASHES = {
+    "ruler/niah_single_1": "175a5f0989a92f88",
+    "ruler/niah_single_2": "719bb1c2f4894b2d",
+    "ruler/niah_single_3": "9e6606b3e9f73caa",
+    "ruler/niah_multikey_1": "2b90515b54449996",
+    "ruler/niah_multikey_2": "d3fbe56d80466738",
+    "ruler/niah_multikey_3": "6c70273b1a51a4ca",
+    "ruler/niah_multivalue": "196d1ce11d00854c",
+    "ruler/niah_multiquery": "418b01a46585b627",
+    "ruler/vt": "25eec324c55ebc6b",
+    "ruler/cwe": "ce18d4d3bfce6c3b",
+    "ruler/fwe": "eaa4746e8cdb6cc0",
+    "ruler/qa_1": "2bb50e5308abb1b0",
+    "ruler/qa_2": "ebf730f33fc131b6",
+    "infinitebench/passkey": "822056ada822dae5",
+    "infinitebench/number_string": "2d98f5cc2daa7835",
+    "infinitebench/kv_retrieval": "08162d1d73bb8766",
+    "infinitebench/code_run": "17092829d7cda0c8",
+    "infinitebench/math_calc": "ac94e746c885dc70",
+    "infinitebench/math_find": "c001e946f4e8dab9",
+    "stories/story_retrieval": "b0947d8c13d7351d",
+    "stories/story_before": "32f988cc70f3bfd5",
+    "stories/story_chain": "780c2b62d605ffae",
+    "stories/story_filtering": "87b5f6dd5e411a21",
+    "stress/stress_domains": "e5d96570250cbde8",
+    "stress/stress_edges": "a32428bb5537dbcb",
+    "stress/stress_repeated": "5af15a7fac90ee52",
+}
+GENERATED = [tuple(name.split("/")) for name in HASHES]
 PROSE = " ".join(f"Sentence number {i} tells of a quiet walk by the river, long ago." for i in range(900))
+UNANSWERABLE = {"id": "no", "question": "Unanswerable?", "is_impossible": True, "answers": []}
 SQUAD = {
     "data": [
         {
@@ -29,12 +55,7 @@ SQUAD = {
                 {
                     "context": f"Paragraph {i} says that the ship {i} sailed in the year {1700 + i}.",
                     "qas": [
-                        {
-                            "id": "no",
-                            "question": "Unanswerable?",
-                            "is_impossible": True,
-                            "answers": [],
-                        },
+                        UNANSWERABLE,
                         {
                             "id": str(i),
                             "question": f"When did ship {i} sail?",
@@ -73,82 +94,26 @@ def tokens(source, example):
     return source.count(example.prompt + example.answer_prefix) + source.special_tokens + example.new_tokens
 
 
-@pytest.mark.parametrize(("suite", "task"), GENERATED)
-def test_prompts_are_made_again_alike_whatever_their_number(source, suite, task):
-    both, one = examples(source, suite, task), examples(source, suite, task, n=1)
-    assert both[:1] == one and both[0].prompt != both[1].prompt
-    assert examples(source, suite, task, n=1, seed=4)[0].prompt != one[0].prompt
+def test_every_generated_task_is_held_to_its_prompts():
+    tasks = {(name, task) for name in ("ruler", "stories", "stress") for task in find(name).tasks}
+    assert set(GENERATED) == tasks | {("infinitebench", task) for task in infinitebench.MAKERS}
 
 
 @pytest.mark.parametrize(("suite", "task"), GENERATED)
-def test_prompts_fill_their_length_and_keep_room_for_the_answer(source, suite, task):
-    for example in examples(source, suite, task):
+def test_generated_prompts_stay_fill_their_length_and_can_be_answered(source, suite, task):
+    chosen, both = find(suite), examples(source, suite, task)
+    made = repr([(e.prompt, e.answer_prefix, e.gold, e.answer) for e in both])
+    assert hashlib.sha256(made.encode()).hexdigest()[:16] == HASHES[f"{suite}/{task}"]
+    assert list(chosen.examples(Request(task, LENGTH, 2, 3, first=1), source)) == both[1:]
+    for example in both:
         assert 0.85 * LENGTH <= tokens(source, example) <= LENGTH
-
-
-@pytest.mark.parametrize(("suite", "task"), GENERATED)
-def test_the_reference_answer_scores_full_marks_and_silence_none(source, suite, task):
-    chosen = find(suite)
-    example = examples(source, suite, task, n=1)[0]
+    example = both[0]
     assert chosen.score(task, [chosen.row(example, example.answer)]).score == 100
     assert chosen.score(task, [chosen.row(example, "")]).score == 0
-
-
-@pytest.mark.parametrize(("suite", "task"), GENERATED)
-def test_the_answer_is_not_in_the_question(source, suite, task):
-    """A window of the prompt's last 500 characters holds none of the evidence of tasks that have a place for it."""
-    for example in examples(source, suite, task, n=6):
-        spans = example.more.get("evidence", [])
-        if task in ("story_filtering", "vt", *stress.TASKS[:1]) or task.startswith("niah") or not spans:
-            continue  # asked places are anywhere in the context
-        if task in ("story_retrieval", "story_before", "story_chain", "stress_edges"):
-            assert max(end for _, end in spans) < 0.9 * len(example.prompt)
-        assert not any(str(gold) in example.prompt[-200:] + example.answer_prefix for gold in example.gold)
-
-
-@pytest.mark.parametrize("task", STORY_TASKS)
-def test_a_story_says_what_is_asked_and_asks_what_it_says_once(source, task):
-    for example in examples(source, "stories", task, n=5):
-        said = " ".join(example.prompt[start:end] for start, end in example.more["evidence"])
-        assert all(gold in said for gold in example.gold)
-        assert len(example.more["evidence"]) == {
-            "story_retrieval": 2,
-            "story_before": 2,
-            "story_chain": 3,
-        }.get(task, 6)
-
-
-def test_the_item_bought_before_is_the_nearest_purchase(source):
-    for example in examples(source, "stories", "story_before", n=8):
-        first, then = (example.prompt[start:end] for start, end in example.more["evidence"])
-        between = example.prompt.split(first)[1].split(then)[0]
-        assert not any(
-            word in between for word in ("paid a dealer", "bargained", "in a window", "parted with")
-        )
-
-
-def test_common_words_come_ten_times_as_often(source):
-    example = examples(source, "ruler", "cwe", n=1)[0]
-    listed = example.prompt.split("appear most often.\n")[-1].split("\nQuestion")[0].split()[1::2]
-    counts = sorted(((listed.count(word), word) for word in set(listed)), reverse=True)
-    assert {word for _, word in counts[:10]} == set(example.gold)
-    assert {count for count, _ in counts[:10]} == {30} and {count for count, _ in counts[10:]} == {3}
-
-
-def test_question_answering_hides_the_answer_s_paragraph_once_among_others(source):
-    first, second = examples(source, "ruler", "qa_1")
-    assert first.gold == ["1700"] and second.gold == ["1701"]
-    assert first.prompt.count("the ship 0 sailed") == 1 and first.prompt.count("Document ") > 100
-    assert first.cluster != second.cluster
-
-
-def test_a_question_over_two_documents_needs_both(source):
-    example = examples(source, "ruler", "qa_2", n=1)[0]
-    person, place = sorted(
-        (example.prompt[start:end] for start, end in example.more["evidence"]), key=lambda t: "was" not in t
-    )
-    town = place.split("\n")[0]
-    assert f"born in {town} " in person and example.gold[0] in place and example.gold[0] not in person
+    # A window of the prompt's end holds no evidence of the tasks that have a place for it; others ask anywhere.
+    if example.more.get("evidence") and task not in ("story_filtering", "vt", "stress_domains"):
+        for one in () if task.startswith("niah") else both:
+            assert not any(str(gold) in one.prompt[-200:] + one.answer_prefix for gold in one.gold)
 
 
 @pytest.mark.parametrize("task", ["niah_single_1", "niah_multikey_2", "vt", "fwe"])
@@ -167,55 +132,6 @@ def test_ruler_reads_its_own_files_where_they_lie(source, data, tmp_path):
     (root / "validation.jsonl").write_text(json.dumps(row) + "\n")
     (found,) = examples(Source(tmp_path, source._tokenizer), "ruler", "qa_2", length=4096)
     assert (found.index, found.prompt, found.answer_prefix, found.gold) == (7, "in", " Answer:", ["a", "b"])
-
-
-def test_hotpotqa_is_read_with_its_own_paragraphs(tmp_path):
-    row = {
-        "question": "q",
-        "answer": "a",
-        "context": [["T", ["One. ", "Two."]], ["U", ["Three."]]],
-        "supporting_facts": [],
-    }
-    (tmp_path / "hotpotqa.json").write_text(json.dumps([row]))
-    questions, others = ruler.read_hotpot(tmp_path / "hotpotqa.json")
-    assert questions[0].documents == ("T\nOne. Two.", "U\nThree.") == others
-
-
-@pytest.mark.parametrize("rank", infinitebench_make.RANKS)
-def test_math_find_asks_what_is_in_the_list(source, rank):
-    index = infinitebench_make.RANKS.index(rank)
-    example = examples(source, "infinitebench", "math_find", n=index + 1)[index]
-    numbers = json.loads(example.prompt.split("\n\n")[1])
-    distinct = sorted(set(numbers))
-    wanted = {
-        "largest": distinct[-1],
-        "second largest": distinct[-2],
-        "third largest": distinct[-3],
-        "smallest": distinct[0],
-        "second smallest": distinct[1],
-        "third smallest": distinct[2],
-        "median": sorted(numbers)[len(numbers) // 2],
-    }
-    assert rank in example.prompt and example.gold == wanted[rank]
-
-
-def test_code_run_s_answer_is_what_the_code_returns(source):
-    for example in examples(source, "infinitebench", "code_run", n=5):
-        code = example.prompt.split("Python code below.\n\n")[1].split("\n\nPlease give")[0]
-        call = example.answer_prefix.removeprefix(" The value of ").removesuffix(" is")
-        space: dict = {}
-        exec(code, space)
-        assert eval(call, space) == example.gold
-
-
-def test_math_calc_s_answer_is_every_partial_sum(source):
-    example = examples(source, "infinitebench", "math_calc", n=1)[0]
-    terms = example.prompt.split("Expression: ")[-1].split()
-    total, partial = int(terms[0]), [int(terms[0])]
-    for sign, term in zip(terms[1::2], terms[2::2], strict=True):
-        total += int(term) if sign == "+" else -int(term)
-        partial.append(total)
-    assert partial == example.gold and all(0 <= value <= 99 for value in partial)
 
 
 def test_a_needle_begins_beside_an_edge(source):

@@ -1,14 +1,32 @@
-"""Text measures that several suites share: SQuAD's normal form, F1 over tokens, RULER's substring match."""
+"""Measures that several suites share: F1 over tokens in SQuAD's normal form, and RULER's two (Hsieh et al. 2024,
+arXiv:2404.06654), on rows with ``pred`` and ``outputs``.
+
+string_match_all: the share of gold strings found; string_match_part, of the question-answering tasks: whether any is
+found. Both compare substrings without case, so that a prediction that repeats its prompt scores full marks: keep the
+suite's limit of generated tokens.
+"""
 
 from __future__ import annotations
 
 import re
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
-from routesparse.engine.lab.training.samples import cleaned
+from routesparse.engine.lab.generators.samples import cleaned, score_all
+from routesparse.engine.lab.suites.suite import (
+    Example,
+    Golds,
+    Row,
+    TaskScore,
+    field_of,
+    mean_score,
+    row_values,
+)
 
+DIGITS = 2  # of RULER's scores
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 # Chinese punctuation as the scorers of InfiniteBench and LongBench list it.
@@ -52,3 +70,16 @@ def any_match(prediction: str, gold: Sequence[str]) -> float:
     """RULER's string_match_part: 1 where any gold string occurs in the prediction, whatever the case."""
     text = cleaned(prediction)
     return float(any(item.lower() in text for item in gold))
+
+
+def score_matches(rows: Sequence[Row], match: Callable[[str, Sequence[str]], float] = score_all) -> TaskScore:
+    """Errors: InputError for a row without its fields or without gold strings."""
+    values, nulls = row_values(
+        rows, lambda row, prediction: match(prediction, field_of(row, "outputs", kind=Golds)), "pred"
+    )
+    return replace(mean_score(values, DIGITS), parts={"nulls": nulls})
+
+
+def ruler_row(example: Example, prediction: str) -> dict[str, Any]:
+    """A prediction in RULER's format, without the input."""
+    return {"index": example.index, "pred": prediction, "outputs": example.gold}

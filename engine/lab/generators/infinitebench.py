@@ -1,4 +1,4 @@
-"""InfiniteBench's six generated tasks, in its file format: ``id, context, input, answer, options``.
+"""InfiniteBench's six generated tasks: context, question and answer of an index.
 
     passkey, number_string   one line among repeated noise lines states five digits, or ten in which digits repeat
     kv_retrieval             a JSON object of UUIDs; one key is asked
@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from routesparse.engine.lab.training.niah import NOISE
+from routesparse.engine.lab.generators.needles import NOISE
 
 GOLDEN = 0.618033988749895
 RANKS = (
@@ -30,6 +30,7 @@ RANKS = (
     "median",
 )
 CALL_DEPTHS = (2, 4, 6, 8, 10)
+Made = tuple[str, str, Any]  # context, question, answer
 _NEEDLES = {
     "passkey": ("The pass key is {key}. Remember it. {key} is the pass key.", "What is the pass key?"),
     "number_string": (
@@ -39,18 +40,12 @@ _NEEDLES = {
 }
 
 
-def make_row(task: str, rng: random.Random, units: int, index: int) -> dict[str, Any]:
-    """One row of a task's file. units: noise lines, pairs, integers, terms or functions."""
-    context, question, answer = MAKERS[task](rng, units, index)
-    return {"id": index, "context": context, "input": question, "answer": answer, "options": []}
-
-
 def _depth(index: int, places: int) -> int:
     return int(index * GOLDEN % 1 * places)
 
 
-def _noise(task: str) -> Callable[[random.Random, int, int], tuple[str, str, Any]]:
-    def make(rng: random.Random, units: int, index: int) -> tuple[str, str, Any]:
+def _noise(task: str) -> Callable[[random.Random, int, int], Made]:
+    def make(rng: random.Random, units: int, index: int) -> Made:
         digits = [rng.choice("0123456789") for _ in range(5)]
         if task == "number_string":
             for _ in range(5):
@@ -65,7 +60,7 @@ def _noise(task: str) -> Callable[[random.Random, int, int], tuple[str, str, Any
     return make
 
 
-def _pairs(rng: random.Random, units: int, index: int) -> tuple[str, str, Any]:
+def _pairs(rng: random.Random, units: int, index: int) -> Made:
     drawn = [str(uuid.UUID(int=rng.getrandbits(128), version=4)) for _ in range(2 * units)]
     values = dict(zip(drawn[::2], drawn[1::2], strict=True))
     key = drawn[2 * _depth(index, units)]
@@ -73,7 +68,7 @@ def _pairs(rng: random.Random, units: int, index: int) -> tuple[str, str, Any]:
     return f"JSON data:\n{json.dumps(values)}", question, values[key]
 
 
-def _ranked(rng: random.Random, units: int, index: int) -> tuple[str, str, Any]:
+def _ranked(rng: random.Random, units: int, index: int) -> Made:
     """The three largest and the three smallest values differ from prompt to prompt and occur once each."""
     drawn = sorted(rng.sample(range(100), 40))
     numbers = [
@@ -90,7 +85,7 @@ def _ranked(rng: random.Random, units: int, index: int) -> tuple[str, str, Any]:
     return json.dumps(numbers), f"What is the {rank} number in the list above?", answer
 
 
-def _sums(rng: random.Random, units: int, index: int) -> tuple[str, str, Any]:
+def _sums(rng: random.Random, units: int, index: int) -> Made:
     total = rng.randint(0, 99)
     text, partial = [str(total)], [total]
     for _ in range(units - 1):
@@ -101,7 +96,7 @@ def _sums(rng: random.Random, units: int, index: int) -> tuple[str, str, Any]:
     return " ".join(text), "", partial
 
 
-def _functions(rng: random.Random, units: int, index: int) -> tuple[str, str, Any]:
+def _functions(rng: random.Random, units: int, index: int) -> Made:
     """Layers of functions: one of layer k returns one of layer k - 1 plus a constant; layer 0 returns x plus one."""
     layers = CALL_DEPTHS[-1]
     names = [f"func_{number}" for number in rng.sample(range(10 * units), units)]
@@ -124,8 +119,8 @@ def _functions(rng: random.Random, units: int, index: int) -> tuple[str, str, An
     return "\n\n".join(source), question, value
 
 
-# task: its maker, tokens a unit at first guess, the least units
-MAKERS: dict[str, Callable[[random.Random, int, int], tuple[str, str, Any]]] = {
+# units: noise lines, pairs, integers, terms or functions.
+MAKERS: dict[str, Callable[[random.Random, int, int], Made]] = {
     "passkey": _noise("passkey"),
     "number_string": _noise("number_string"),
     "kv_retrieval": _pairs,
@@ -133,6 +128,7 @@ MAKERS: dict[str, Callable[[random.Random, int, int], tuple[str, str, Any]]] = {
     "math_calc": _sums,
     "code_run": _functions,
 }
+# Tokens a unit at first guess, and the least units.
 SIZES: dict[str, tuple[float, int]] = {
     "passkey": (25.0, 1),
     "number_string": (25.0, 1),
