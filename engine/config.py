@@ -11,6 +11,8 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -36,7 +38,6 @@ MOST_WEIGHT = 1e6  # of alpha and beta: a risk stays a number
 MOST_ROWS = 2**16  # of each kind of probed rows
 MOST_TESTS = 1_000  # more than a head has candidates
 MOST_BUDGET = 1e12
-BOUNDS: tuple[BoundName, ...] = ("betting", "bernstein")
 Price = Annotated[float, Number(*PRICES)]
 Weight = Annotated[float, Number(0.0, MOST_WEIGHT)]
 Confidence = Annotated[float, Number(0.5, 0.9999)]
@@ -56,18 +57,11 @@ class LatencyBudget:
     unit: Literal["fraction", "us"]
 
     def __post_init__(self) -> None:
-        try:
+        advice = "; pass a fraction of dense such as 0.25, or microseconds a layer such as 800us"
+        with _as_config_error("budget", advice):
             check_fields(self)
-        except FieldError as error:
-            told = FieldError("budget", error.value, error.wanted)
-            raise ConfigError(
-                f"{told}; pass a fraction of dense such as 0.25, or microseconds a layer such as 800us"
-            ) from None
         if self.unit == "fraction" and self.value > 2.0:
-            raise ConfigError(
-                f"budget {self.value:g} is {self.value:g} times dense; for microseconds write "
-                f"{self.value:g}us"
-            )
+            raise ConfigError(f"budget {self.value:g} times dense; for microseconds write {self.value:g}us")
 
     @classmethod
     def parse(cls, text: str) -> LatencyBudget:
@@ -119,9 +113,7 @@ class RouterConfig:
     routing_rows: Rows = 64  # R
     certificate_rows: Annotated[int, Whole(8, MOST_ROWS)] = 128  # C
     boundary_rows: Annotated[int, Whole(0, MOST_ROWS)] = 16
-    max_tests: Annotated[int, Whole(1, MOST_TESTS)] = (
-        3  # s: certificates tested per head before it becomes dense
-    )
+    max_tests: Annotated[int, Whole(1, MOST_TESTS)] = 3  # s: certificates tested a head before it is dense
     bound: BoundName = "betting"  # of the in-prompt certificate; empirical Bernstein is simpler and wider
     alpha: Weight = 0.5  # weight of disagreement u in the risk (eq. 4)
     beta: Weight = 0.0  # weight of the error predictor e in the risk (eq. 4); 0: training-free
@@ -138,7 +130,7 @@ class RouterConfig:
             raise ConfigError(f"block_q {self.block_q} must be a multiple of block_k {self.block_k}")
         if self.segment_tokens < self.block_q or self.segment_tokens % self.block_q:
             raise ConfigError(
-                f"segment {self.segment_tokens} tokens must be a positive multiple of {self.block_q} (block_q)"
+                f"segment {self.segment_tokens} tokens must be a positive multiple of {self.block_q}"
             )
         if self.policy in ("budgeted", "strict") and self.budget is None:
             raise ConfigError(
@@ -152,14 +144,12 @@ class RouterConfig:
         """
         if self.beta and not predicts:
             raise ConfigError(
-                f"beta {self.beta:g} needs an error predictor; pass a calibration that has one, or beta 0"
+                f"beta {self.beta:g} needs an error predictor; pass a calibration with one, or beta 0"
             )
         least = 2 * (self.least_body_rows + self.tail_tokens)
         if self.segment_tokens < least:
-            raise ConfigError(
-                f"segment {self.segment_tokens} tokens is too short to be probed; use at least {least}, "
-                f"a multiple of {self.block_q}"
-            )
+            told = f"use at least {least}, a multiple of {self.block_q}"
+            raise ConfigError(f"segment {self.segment_tokens} tokens is too short to be probed; {told}")
 
     @property
     def least_body_rows(self) -> int:
@@ -172,10 +162,7 @@ class RouterConfig:
 
         A head whose certificate rows all had mass x would pass the in-prompt test only with
         x >= tau + ln(s / (1 - q)) / C (the bound's resolution). A lambda below that wastes a test on a candidate that
-        cannot pass, so lambda stands a quarter above it, and never more than half-way from tau to 1. At the default
-        setting that is .94. tau + (1 - tau)/4 = .925, tried before, lies below the resolution: with .94 the share of
-        units that expanded fell from .20 to .08 on prose and from .26 to .14 on code at equal density (development
-        checkpoint, 4,096 tokens, 4 windows a domain).
+        cannot pass, so lambda stands a quarter above it, and never more than half-way from tau to 1; .94 by default.
         """
         if self.gate_threshold is not None:
             return self.gate_threshold
@@ -208,11 +195,9 @@ class RouterConfig:
         """The inverse of to_dict; ``gate`` is gate_threshold's older name. Errors: ConfigError on an unknown name."""
         values = renamed(values, {"gate": "gate_threshold"})
         known = {field.name for field in dataclasses.fields(cls)}
-        unknown = sorted(set(values) - known)
-        if unknown:
-            raise ConfigError(
-                f"unknown configuration names {', '.join(unknown)}; known are {', '.join(sorted(known))}"
-            )
+        if unknown := sorted(set(values) - known):
+            told = f"known are {', '.join(sorted(known))}"
+            raise ConfigError(f"unknown configuration names {', '.join(unknown)}; {told}")
         budget = values.get("budget")
         return cls(**{**values, "budget": LatencyBudget.parse(budget) if isinstance(budget, str) else budget})
 
@@ -226,20 +211,26 @@ def default_config(on_gpu: bool, /, **settings: Any) -> RouterConfig:
     return RouterConfig.from_dict({"segment_tokens": default_segment(on_gpu), **settings})
 
 
+@contextmanager
+def _as_config_error(field: str | None = None, advice: str = "") -> Iterator[None]:
+    """What the schema refuses, as the user's error. field: what the value is called, if not as the schema says."""
+    try:
+        yield
+    except FieldError as error:
+        told = error if field is None else FieldError(field, error.value, error.wanted)
+        raise ConfigError(f"{told}{advice}") from None
+
+
 def check_settings(one: Any) -> None:
     """Hold a dataclass's fields to their annotations, for its ``__post_init__``. Errors: ConfigError."""
-    try:
+    with _as_config_error():
         check_fields(one)
-    except FieldError as error:
-        raise ConfigError(str(error)) from None
 
 
 def argument(kind: Any, value: Any, name: str) -> None:
     """Hold an argument or an option to this kind (``schema.checked``). Errors: ConfigError."""
-    try:
+    with _as_config_error():
         checked(kind, value, name)
-    except FieldError as error:
-        raise ConfigError(str(error)) from None
 
 
 def certified_mass(policy: Policy, tau: float | None) -> dict[str, Any]:

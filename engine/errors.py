@@ -101,6 +101,12 @@ def shortened(name: object) -> str:
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
 
 
+def first_line(error: BaseException) -> str:
+    """An error's first line without its full stop, or the error's type where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Whether a GPU's or the machine's memory ran out, at the root too; torch isn't imported to find out."""
     torch = sys.modules.get("torch")

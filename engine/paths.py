@@ -1,8 +1,8 @@
 """Where things live on disk, and the environment variables that say so.
 
 ROUTESPARSE_HOME moves everything that runs write. ROUTESPARSE_SHARED is a folder that several hosts see: finished
-bundles go into its spool. ROUTESPARSE_STORE names a store that several processes write to (store/ducklake.py),
-ROUTESPARSE_LAKE an object store for its rows, and ROUTESPARSE_QUEUE a job queue of several hosts (jobs/postgres.py).
+bundles go into its spool. ROUTESPARSE_STORE names a store that several processes write to (scale/ducklake.py),
+ROUTESPARSE_LAKE an object store for its rows, and ROUTESPARSE_QUEUE a job queue of several hosts (scale/queue.py).
 """
 
 from __future__ import annotations
@@ -35,18 +35,14 @@ def local(path: str | Path) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        raise InputError(
-            f"{shortened(path)}: this machine has no such user; write the path in full"
-        ) from None
+        raise InputError(f"{shortened(path)}: no such user here; write the path in full") from None
 
 
 def of_database(path: str | Path) -> Path:
     """A folder for a database's file, resolved. Errors: as ``local``, and for one that DuckDB can't open."""
     found = local(path).resolve()
     if "?" in str(found):
-        raise InputError(
-            f"{shortened(found)} has a '?', behind which DuckDB reads settings; name another folder"
-        )
+        raise InputError(f"{shortened(found)} has a '?', behind which DuckDB reads settings; name another")
     return found
 
 

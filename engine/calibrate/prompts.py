@@ -18,7 +18,13 @@ import numpy as np
 
 from routesparse.engine.errors import CalibrationError, PromptError
 from routesparse.engine.prompts import jsonl
-from routesparse.engine.prompts.text import TEXT_SUFFIXES, PromptText, decode_prompt, read_prompt, tokenizing
+from routesparse.engine.prompts.text import (
+    TEXT_SUFFIXES,
+    PromptText,
+    as_model_error,
+    decode_prompt,
+    read_prompt,
+)
 
 
 @dataclass(frozen=True)
@@ -127,7 +133,7 @@ def _group(folder: Path) -> str:
 
 def tokenized(text: PromptText, domain: str, tokenizer: Any) -> Document:
     """A text as a document of a domain; a bos that it begins with is left out. Errors: ModelError of ``tokenizing``."""
-    with tokenizing(Path(getattr(tokenizer, "name_or_path", "")).name):
+    with as_model_error(Path(getattr(tokenizer, "name_or_path", "")).name, "its tokenizer fails"):
         ids = tokenizer(text.text, add_special_tokens=False, verbose=False)["input_ids"]
     if ids[:1] == _bos(tokenizer):
         ids = ids[1:]

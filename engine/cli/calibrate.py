@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 def calibrate(
     model: Annotated[str, typer.Argument(help="demo, a local folder, or a hub id (org/name).")],
-    prompts: Annotated[
-        list[Path], typer.Argument(help="Text files, or folders of them; a folder is a group of its own.")
-    ],
+    prompts: Annotated[list[Path], typer.Argument(help="Text files, or folders, each a group of its own.")],
     domain: Annotated[str, typer.Option(help="What the prompts are, such as code; also the name.")],
     fold_a: Annotated[int, typer.Option(help="Prompts per group and length bucket to fit on.")] = 24,
     fold_b: Annotated[int, typer.Option(help="Prompts per group and bucket to take delta from.")] = 60,
@@ -43,15 +41,13 @@ def calibrate(
     ] = False,
     audit_rows: Annotated[int, typer.Option(help="Body rows audited per unit; 0: all of them.")] = 512,
     policy: Annotated[
-        Policy, typer.Option(help="What is calibrated: priced or certified.")
+        Policy, typer.Option(help="What is calibrated: priced, certified.")
     ] = RouterConfig.policy,
     tau: Annotated[
         float | None,
         typer.Option(help="Certified mass, 0 to 1: of a layer where policy is priced, else of each head."),
     ] = None,
-    price: Annotated[
-        float | None, typer.Option(help="What a block must be worth; part of what is calibrated.")
-    ] = None,
+    price: Annotated[float | None, typer.Option(help="What a block must be worth; a part of it.")] = None,
     segment: Annotated[
         int | None, typer.Option(help="Tokens of a routing segment; default 16384, on a GPU 131072.")
     ] = None,
@@ -59,9 +55,7 @@ def calibrate(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda:0.")] = "auto",
     processes: ProcessCount = None,
     ray: RayAddress = None,
-    out: Annotated[
-        Path | None, typer.Option(help="File to write; default: <home>/calibrations/DOMAIN.json.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="File; default: <home>/calibrations/DOMAIN.json.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of folds, windows and random rows.")] = 0,
     rope: RopeJson = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
@@ -88,9 +82,7 @@ def calibrate(
     scaling = None if rope is None else RopeScaling.parse(rope)
     lengths = length_buckets(*tokens)
     if fold_a < 1 or fold_b < 1:
-        raise InputError(
-            f"folds of {fold_a} and {fold_b} prompts are too small; use at least 1, better 20 and 100"
-        )
+        raise InputError(f"folds of {fold_a} and {fold_b} prompts are too small; use better 20 and 100")
     if device.startswith("cuda"):
         import torch
 
@@ -142,16 +134,10 @@ def _target(out: Path | None, domain: str) -> Path:
 
 def _summary(made: Calibration, path: Path) -> dict[str, Any]:
     quality = {} if made.predictor is None else made.predictor.fit
-    return {
-        "name": made.name,
-        "domain": made.domain,
-        "model": made.model,
-        "gate_threshold": made.gate_threshold,
-        "alpha": made.alpha,
-        "buckets": [
-            {key: value for key, value in vars(bucket).items() if key != "histogram"}
-            for bucket in made.buckets
-        ],
+    buckets = [{key: value for key, value in vars(one).items() if key != "histogram"} for one in made.buckets]
+    names = ("name", "domain", "model", "gate_threshold", "alpha")
+    return {name: getattr(made, name) for name in names} | {
+        "buckets": buckets,
         "documents": {fold: len(part["documents"]) for fold, part in made.folds.items()},
         "predictor": {k: quality[k] for k in ("r2", "mean_absolute_error", "candidates") if k in quality},
         "drift_prompts": None if made.drift is None else len(made.drift.distances),

@@ -15,7 +15,7 @@ from routesparse.engine import paths, shared_folder
 from routesparse.engine.cli.checks import read_prompt_for, writable_folder
 from routesparse.engine.cli.options import JsonFlag, ModelName, PromptNumber
 from routesparse.engine.cli.output import Reporter, out_console, print_json
-from routesparse.engine.errors import ConfigError
+from routesparse.engine.errors import ConfigError, first_line
 from routesparse.engine.rounding import all_digits, at_least, at_most
 
 if TYPE_CHECKING:
@@ -29,24 +29,18 @@ _OWN = "routesparse"
 
 
 def certify(
-    prompt: Annotated[
-        Path, typer.Option("--prompt", help="A text file in UTF-8: the prompt; or a .jsonl file.")
-    ],
+    prompt: Annotated[Path, typer.Option("--prompt", help="The prompt: a text file in UTF-8, or a .jsonl.")],
     model: ModelName = "demo",
     number: PromptNumber = None,
     attention: Annotated[
         str | None,
-        typer.Option(
-            help="transformers' name of the attention function: sdpa, eager, flash_attention_2, ..."
-        ),
+        typer.Option(help="transformers' name of an attention function: sdpa, eager, flash_attention_2, ..."),
     ] = None,
     mask: Annotated[
         Path | None,
         typer.Option(help="Run and certify a block mask: .npy [layers, heads, M, N], or .safetensors."),
     ] = None,
-    block_q: Annotated[
-        int | None, typer.Option(help="Query rows of the mask's blocks; default 128.", min=1)
-    ] = None,
+    block_q: Annotated[int | None, typer.Option(help="Query rows of its blocks; default 128.", min=1)] = None,
     block_k: Annotated[int | None, typer.Option(help="Keys of the mask's blocks; default 64.", min=1)] = None,
     minference: Annotated[
         Path | None, typer.Option(help="Run and certify MInference with the head patterns of this JSON file.")
@@ -58,17 +52,13 @@ def certify(
     rows: Annotated[int, typer.Option(help="Random rows of each head that are scored exactly.")] = 64,
     rows_at: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Rows to score beside the random ones: 16000:16384 in tokens, or last:64. Repeatable."
-        ),
+        typer.Option(help="Rows to score beside random ones: 16000:16384 in tokens, or last:64. Repeatable."),
     ] = None,
     rows_of: Annotated[
         list[str] | None,
         typer.Option(help="The same by a phrase that the prompt has once, such as its question. Repeatable."),
     ] = None,
-    no_text: Annotated[
-        bool, typer.Option("--no-text", help="Keep the text of named rows out of the bundle.")
-    ] = False,
+    no_text: Annotated[bool, typer.Option("--no-text", help="Keep the text of named rows out.")] = False,
     confidence: Annotated[float, typer.Option(help="Confidence of each claim.")] = 0.95,
     tolerance: Annotated[
         float | None,
@@ -76,10 +66,10 @@ def certify(
     ] = None,
     most_beyond: Annotated[float, typer.Option(help="Share of rows that may exceed the tolerance.")] = 0.01,
     mass_level: Annotated[
-        float, typer.Option(help="Of a plan: rows whose retained mass is below it are counted.")
+        float, typer.Option(help="Of a plan: rows of less retained mass are counted.")
     ] = 0.5,
     seed: Annotated[
-        int, typer.Option(help="Places the rows, with the prompt's hash.", min=-(2**63), max=2**63 - 1)
+        int, typer.Option(help="Places rows, by the prompt's hash.", min=-(2**63), max=2**63 - 1)
     ] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for the bundle; default: the spool.")] = None,
     json_output: JsonFlag = False,
@@ -116,9 +106,7 @@ def certify(
 
     loaded = load_model(model)
     tokens = tokenize(text, loaded.tokenizer, loaded.max_tokens)
-    report.line(
-        f"{tokens.tokens:,} tokens, {loaded.layers} layers of {loaded.heads} heads on {loaded.device}"
-    )
+    report.line(f"{tokens.tokens:,} tokens, {loaded.layers} layers of {loaded.heads} heads, {loaded.device}")
     labels = [*(rows_at or ()), *(rows_of_phrase(tokens, phrase) for phrase in rows_of or ())]
     check_within(read_names(labels), tokens.tokens)
     import torch
@@ -142,15 +130,9 @@ def certify(
     with _attention(loaded.model, attention), torch.no_grad(), plan.serving(loaded.model), watching as found:
         loaded.model(ids, logits_to_keep=1, use_cache=False)
     _check_used(found.last)
-    asked: dict[str, Any] = {
-        "attention": attention,
-        "method": method,
-        "plan": plan.name,
-        "block_q": block_q,
-        "block_k": block_k,
-        "rows_at": labels or None,
-    }
-    asked |= {"router": None if plan.config is None else plan.config.to_dict()}
+    asked: dict[str, Any] = {"attention": attention, "method": method, "plan": plan.name}
+    asked |= {"block_q": block_q, "block_k": block_k, "rows_at": labels or None}
+    asked["router"] = None if plan.config is None else plan.config.to_dict()
     if not json_output:
         _print(found.last)
     found.about = _about(loaded, tokens, asked, keep_text=not no_text)
@@ -179,15 +161,10 @@ def _about(loaded: LoadedModel, prompt: Prompt, asked: dict[str, Any], *, keep_t
     """What the bundle says besides what was found."""
     from routesparse.engine.certification.record import About
 
-    return About(
-        model=loaded.name,
-        model_revision=loaded.revision,
-        tokenizer_hash=loaded.tokenizer_hash,
-        prompt_name=prompt.name,
-        prompt_sha256=prompt.sha256,
-        config={name: value for name, value in asked.items() if value is not None},
-        text_of=prompt.token_text if keep_text else None,
-    )
+    config = {name: value for name, value in asked.items() if value is not None}
+    text_of = prompt.token_text if keep_text else None
+    model = (loaded.name, loaded.revision, loaded.tokenizer_hash)
+    return About(*model, prompt.name, prompt.sha256, config, text_of)
 
 
 class _Plan:
@@ -280,9 +257,7 @@ def _attention(model: Any, name: str | None) -> Iterator[None]:
         try:
             model.set_attn_implementation(name)
         except (ValueError, ImportError, KeyError) as error:
-            raise ConfigError(
-                f"attention {name!r} can't be used here: {str(error).splitlines()[0]}"
-            ) from error
+            raise ConfigError(f"attention {name!r} can't be used here: {first_line(error)}") from error
     try:
         yield
     finally:

@@ -50,7 +50,7 @@ def writable_folder(folder: Path) -> Path:
             file.flush()
     except OSError as error:
         raise InputError(
-            f"{shortened(folder)} is not writable ({error.strerror or error}); pass another folder"
+            f"{shortened(folder)} is not writable ({error.strerror or error}); pass another"
         ) from error
     finally:
         for path in made:

@@ -22,18 +22,18 @@ from typing import Annotated, Any
 import typer
 
 from routesparse.engine import paths
-from routesparse.engine.cli import analyze as cli_analyze
-from routesparse.engine.cli import bench as cli_bench
-from routesparse.engine.cli import bundles as cli_bundles
-from routesparse.engine.cli import calibrate as cli_calibrate
-from routesparse.engine.cli import certify as cli_certify
-from routesparse.engine.cli import doctor as cli_doctor
-from routesparse.engine.cli import evaluate as cli_evaluate
-from routesparse.engine.cli import operations as cli_operations
-from routesparse.engine.cli import profile as cli_profile
-from routesparse.engine.cli import score as cli_score
-from routesparse.engine.cli import tune as cli_tune
-from routesparse.engine.cli import worker as cli_worker
+from routesparse.engine.cli.analyze import analyze
+from routesparse.engine.cli.bench import bench
+from routesparse.engine.cli.bundles import export, ingest, report, runs
+from routesparse.engine.cli.calibrate import calibrate
+from routesparse.engine.cli.certify import certify
+from routesparse.engine.cli.doctor import doctor
+from routesparse.engine.cli.evaluate import evaluate
+from routesparse.engine.cli.operations import backup, metrics, prune, restore, store
+from routesparse.engine.cli.profile import profile
+from routesparse.engine.cli.score import score
+from routesparse.engine.cli.tune import tune
+from routesparse.engine.cli.worker import worker
 from routesparse.engine.errors import InputError, RouteSparseError, is_out_of_memory, shortened
 from routesparse.engine.terminal import escaped
 
@@ -61,27 +61,9 @@ def _with_local_paths(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-for command in (
-    cli_analyze.analyze,
-    cli_profile.profile,
-    cli_calibrate.calibrate,
-    cli_tune.tune,
-    cli_bundles.ingest,
-    cli_bundles.runs,
-    cli_bundles.export,
-    cli_bundles.report,
-    cli_certify.certify,
-    cli_evaluate.evaluate,
-    cli_score.score,
-    cli_bench.bench,
-    cli_doctor.doctor,
-    cli_worker.worker,
-    cli_operations.metrics,
-    cli_operations.backup,
-    cli_operations.restore,
-    cli_operations.prune,
-    cli_operations.store,
-):
+_RUNS = (analyze, profile, calibrate, tune, ingest, runs, export, report, certify, evaluate, score, bench)
+_HOME = (doctor, worker, metrics, backup, restore, prune, store)
+for command in (*_RUNS, *_HOME):
     app.command()(_with_local_paths(command))
 
 

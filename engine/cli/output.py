@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,23 +28,12 @@ STAGES = {
     "dense": "prefilling densely for comparison",
     "write": "collecting the records",
 }
-_CHOICE_FIELDS = (
-    "batch_index",
-    "layer",
-    "head",
-    "segment",
-    "pattern",
-    "budget",
-    "density",
-    "mass",
-    "lower_mass",
-    "disagreement",
-    "risk",
-    "kernel_us",
-    "fallback",
-    "reason",
-    "gate_threshold",
+_ASKED = ("run_id", "model", "tokens", "layers", "heads", "segments", "policy", "tau", "tau_layer", "price")
+_CHOICE = (
+    *("batch_index", "layer", "head", "segment", "pattern", "budget", "density", "mass", "lower_mass"),
+    *("disagreement", "risk", "kernel_us", "fallback", "reason", "gate_threshold"),
 )
+_TIMINGS = ("probe_ms", "index_ms", "route_ms", "kernel_ms", "total_ms")
 
 
 class Reporter:
@@ -96,9 +85,8 @@ class Reporter:
 def print_json(value: Any) -> None:
     """One JSON document on stdout; NaN and Inf, which JSON lacks, become null."""
     text = json.dumps(_finite(value), indent=2, allow_nan=False)
-    sys.stdout.write(
-        text.replace("\x7f", "\\u007f") + "\n"
-    )  # the one character of no width that JSON lets pass
+    # The one character of no width that JSON lets pass.
+    sys.stdout.write(text.replace("\x7f", "\\u007f") + "\n")
     sys.stdout.flush()
 
 
@@ -113,73 +101,52 @@ def analysis_object(record: RunRecord, bundle: Path) -> dict[str, Any]:
     run = record.run
     compared = [row.executed_error for row in record.audits if row.executed_error is not None]
     judged = of_record(record)
-    return {
-        "run_id": run.run_id,
-        "model": run.model,
-        "tokens": run.tokens,
-        "layers": run.layers,
-        "heads": run.heads,
-        "segments": run.segments,
-        "policy": run.policy,
-        "tau": run.tau,
-        "tau_layer": run.tau_layer,
-        "price": run.price,
+    priced = run.tau_layer is not None
+    below = record.uncertified_layers
+    certificates = [
+        {**_named(row, ("layer", "lower_mass", "raised")), "uncertified": row.layer in below}
+        for row in record.layers
+    ]
+    deviating = sum(deviates(row.executed_error, run.dtype) for row in record.audits)
+    return _named(run, _ASKED) | {
         "uncertified_units": len(record.uncertified),
-        "uncertified_layers": None if run.tau_layer is None else len(record.uncertified_layers),
-        "layer_certificates": None
-        if run.tau_layer is None
-        else [
-            {
-                "layer": row.layer,
-                "lower_mass": row.lower_mass,
-                "raised": row.raised,
-                "uncertified": row.layer in record.uncertified_layers,
-            }
-            for row in record.layers
-        ],
+        "uncertified_layers": len(below) if priced else None,
+        "layer_certificates": certificates if priced else None,
         "choices": [
-            {
-                **{name: getattr(choice, name) for name in _CHOICE_FIELDS},
-                "uncertified": is_uncertified(choice.pattern, choice.lower_mass, run.tau),
-            }
-            for choice in record.choices
+            {**_named(one, _CHOICE), "uncertified": is_uncertified(one.pattern, one.lower_mass, run.tau)}
+            for one in record.choices
         ],
-        "timings": {
-            name: getattr(run, name) for name in ("probe_ms", "index_ms", "route_ms", "kernel_ms", "total_ms")
-        },
+        "timings": _named(run, _TIMINGS),
         "audit": {
             "rows": run.audit_rows,
             "units": sum(row.covered is not None for row in record.audits),
             "coverage": run.coverage,
             "nominal": run.confidence,
             "certificate": "in-prompt",
-            "mean_error": run.mean_error,
-            "max_error": run.max_error,
+            **_named(run, ("mean_error", "max_error")),
             "executed_error": max(compared, default=None),
-            "deviating_units": sum(deviates(row.executed_error, run.dtype) for row in record.audits)
-            if compared
-            else None,
+            "deviating_units": deviating if compared else None,
             "top1_agreement": run.top1_agreement,
         },
         "verdict": {
-            "level": judged.level,
-            "sentence": judged.sentence,
+            **_named(judged, ("level", "sentence")),
             "findings": [vars(finding) for finding in judged.findings],
         },
         "answer": {
-            "top1_agreement": run.top1_agreement,
-            "kl_nats": run.kl_nats,
-            "tokens": [
-                {name: value for name, value in vars(row).items() if name != "run_id"}
-                for row in record.answers
-            ],
-            "continuations": [
-                {name: value for name, value in vars(row).items() if name != "run_id"}
-                for row in record.continuations
-            ],
+            **_named(run, ("top1_agreement", "kl_nats")),
+            "tokens": [_without_run(row) for row in record.answers],
+            "continuations": [_without_run(row) for row in record.continuations],
         },
         "bundle": str(bundle),
     }
+
+
+def _named(row: Any, names: Sequence[str]) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in names}
+
+
+def _without_run(row: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(row).items() if name != "run_id"}
 
 
 def _one_line(text: str) -> str:

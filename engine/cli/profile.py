@@ -16,7 +16,6 @@ from routesparse.engine.cli.options import JsonFlag, ModelName
 from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.config import ProbeMode, RouterConfig
 from routesparse.engine.errors import InputError
-from routesparse.engine.profiles.here import measure_here
 
 if TYPE_CHECKING:
     from routesparse.engine.models.load import ModelShape
@@ -32,9 +31,7 @@ def profile(
         typer.Option(help="Query heads, KV heads and head size instead of a model, as in 32,8,128."),
     ] = None,
     probe: Annotated[ProbeMode, typer.Option(help="The probe mode that the profile is for.")] = "exact",
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Two short lengths only: seconds, less precise.")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Two short lengths: seconds, less precise.")] = False,
     prompts: Annotated[
         list[Path] | None,
         typer.Option(
@@ -42,9 +39,7 @@ def profile(
             "the texts check the fit. Without: synthetic plans of that shape. Never texts that you evaluate on."
         ),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the profile; default: the home folder.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the profile; default: the home.")] = None,
     json_output: JsonFlag = False,
 ) -> None:
     """Measure what plans and the probe cost on this machine, for a model's head size, and keep it."""
@@ -67,27 +62,18 @@ def profile(
         loaded = load_model(model)
         texts = read_prompts(loaded, prompts, loaded.device.partition(":")[0], seed=0)
     with report.bars():
+        from routesparse.engine.profiles.measure import measure_here
+
         measured = measure_here(wanted, RouterConfig(probe=probe), quick, texts, report)
     command = "routesparse profile"
     command += "" if shape is None else f" --shape {shape}"
     command += "".join(f" --prompts {'/'.join(path.parts[-2:])}" for path in prompts or ())
     measured = dataclasses.replace(measured, command=command)
     path = measured.save(target)
-    result = {
-        "name": measured.name,
-        "device": measured.device,
-        "backend": measured.backend,
-        "dtype": measured.dtype,
-        "head_dim": measured.head_dim,
-        "groups": measured.groups,
-        "threads": measured.threads,
-        "plans": measured.plans,
-        "median_error": measured.median_error,
-        "validation_error": measured.validation_error,
-        "break_even_tokens": measured.break_even_tokens(wanted.heads, wanted.layers),
-        "cells": list(measured.cells),
-        "path": str(path),
-    }
+    names = ("name", "device", "backend", "dtype", "head_dim", "groups", "threads", "plans", "median_error")
+    result = {name: getattr(measured, name) for name in (*names, "validation_error")}
+    result["break_even_tokens"] = measured.break_even_tokens(wanted.heads, wanted.layers)
+    result |= {"cells": list(measured.cells), "path": str(path)}
     if json_output:
         print_json(result)
         return

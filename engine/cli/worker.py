@@ -15,7 +15,6 @@ from routesparse.engine.config import RouterConfig
 from routesparse.engine.device.names import cpu_name
 from routesparse.engine.errors import InputError, StoreError
 from routesparse.engine.models.files import DEMO
-from routesparse.engine.profiles.here import measure_here
 from routesparse.engine.progress import Progress
 from routesparse.engine.prompts.text import PromptText
 
@@ -81,6 +80,7 @@ def _analyze_prompt(*arguments: Any, **options: Any) -> RunRecord:
 def measure_profile(request: ProfileRequest, progress: Progress) -> LatencyProfile:
     """What a job of kind "profile" measures. Errors: ModelError, UnsupportedModelError, ProfileError."""
     from routesparse.engine.models.load import shape_of
+    from routesparse.engine.profiles.measure import measure_here
 
     config = RouterConfig(probe=request.probe)
     return measure_here(shape_of(request.model), config, request.quick, progress=progress)

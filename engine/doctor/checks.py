@@ -49,14 +49,22 @@ def checks(model: str, deep: bool = False) -> Iterator[Check]:
     yield _name_clash()
     yield _memory()
     yield _home()
-    yield _store()
+    yield from _or_problem("store", _store())
     if paths.queue() is not None:
         yield _queue()
     yield from _torch()
-    yield from _model(model)
-    yield _calibrations()
+    yield from _or_problem("model", _model(model))
+    yield from _or_problem("calibrations", _calibrations())
     if deep:
-        yield from _deep(model)
+        yield from _or_problem("oracle", _deep(model))
+
+
+def _or_problem(name: str, found: Iterator[Check]) -> Iterator[Check]:
+    """An error of ours is a problem of this name."""
+    try:
+        yield from found
+    except RouteSparseError as error:
+        yield Check(name, "problem", str(error))
 
 
 def _packages() -> Check:
@@ -78,9 +86,7 @@ def _name_clash() -> Check:
     spec = importlib.util.find_spec("kernels")
     origin = None if spec is None else spec.origin
     if origin is not None and Path(origin).is_relative_to(paths.REPOSITORY):
-        return Check(
-            "names", "problem", f"{origin} shadows the package `kernels`; delete kernels/__init__.py"
-        )
+        return Check("names", "problem", f"{origin} shadows the package `kernels`; delete that file")
     return Check("names", "ok", "our kernels folder does not shadow the package `kernels`")
 
 
@@ -89,9 +95,7 @@ def _memory() -> Check:
 
     memory = psutil.virtual_memory()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    text = (
-        f"{cores} cores, {memory.total / 2**30:.1f} GiB memory, {memory.available / 2**30:.1f} GiB available"
-    )
+    text = f"{cores} cores, {memory.total / 2**30:.1f} GiB memory, {memory.available / 2**30:.1f} available"
     if memory.available < LEAST_MEMORY_BYTES:
         return Check("machine", "note", f"{text}; long prompts need more than {LEAST_MEMORY_BYTES >> 30} GiB")
     return Check("machine", "ok", text)
@@ -108,31 +112,21 @@ def _home() -> Check:
         fix = "set ROUTESPARSE_HOME to a writable folder"
         return Check("home", "problem", f"{home} is not writable ({error.strerror}); {fix}")
     if free < LEAST_FREE_BYTES:
-        return Check(
-            "home", "problem", f"{home} has {free / 2**20:,.0f} MiB free; make room or move ROUTESPARSE_HOME"
-        )
+        return Check("home", "problem", f"{home} has {free / 2**20:,.0f} MiB free; make room or move it")
     return Check("home", "ok", f"{home}, writable, {free / 2**30:.1f} GiB free")
 
 
-def _store() -> Check:
+def _store() -> Iterator[Check]:
     """Which store is used; one of many writers is opened, the file may be a dashboard's."""
     from routesparse.engine.store.opening import open_store
 
     if paths.store() is None:
-        if paths.shared() is None:
-            return Check("store", "ok", f"{paths.database()}, a DuckDB file with one writer")
-        return Check(
-            "store", "ok", f"{paths.database()}, a DuckDB file; bundles come through {paths.spool()}"
-        )
-    try:
-        store = open_store()
-    except RouteSparseError as error:
-        return Check("store", "problem", str(error))
-    try:
+        how = " with one writer" if paths.shared() is None else f"; bundles come by {paths.spool()}"
+        yield Check("store", "ok", f"{paths.database()}, a DuckDB file{how}")
+        return
+    with contextlib.closing(open_store()) as store:
         runs = len(store.run_ids())
-    finally:
-        store.close()
-    return Check("store", "ok", f"DuckLake on PostgreSQL, {runs} runs, shared folder {paths.shared()}")
+    yield Check("store", "ok", f"DuckLake on PostgreSQL, {runs} runs, shared folder {paths.shared()}")
 
 
 def _queue() -> Check:
@@ -144,9 +138,7 @@ def _queue() -> Check:
             jobs, workers = sum(queue.tally().values()), len(queue.workers())
     except RouteSparseError as error:
         return Check("queue", "problem", str(error))
-    return Check(
-        "queue", "ok", f"PostgreSQL, {jobs} jobs, {workers} live workers, shared folder {paths.shared()}"
-    )
+    return Check("queue", "ok", f"PostgreSQL, {jobs} jobs, {workers} live workers, folder {paths.shared()}")
 
 
 def _torch() -> Iterator[Check]:
@@ -157,9 +149,8 @@ def _torch() -> Iterator[Check]:
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
             found = torch.cuda.get_device_properties(index)
-            yield Check(
-                "device", "ok", f"cuda:{index} {found.name}, {found.total_memory / 2**30:.0f} GiB, bfloat16"
-            )
+            size = f"{found.total_memory / 2**30:.0f} GiB"
+            yield Check("device", "ok", f"cuda:{index} {found.name}, {size}, bfloat16")
         yield _compiler()
     else:
         from routesparse.engine.device.names import device_name
@@ -176,9 +167,8 @@ def _compiler() -> Check:
     if found is None or shutil.which(found) is None:
         asked = "gcc or clang" if found is None else f"CC={found}"
         return Check("compiler", "problem", f"{asked} is not there; Triton needs a C compiler: install gcc")
-    scheme = (
-        sysconfig.get_default_scheme()
-    )  # Triton too takes the distribution's headers, not Debian's /usr/local
+    # Triton too takes the distribution's headers, not Debian's /usr/local.
+    scheme = sysconfig.get_default_scheme()
     include = sysconfig.get_path("include", "posix_prefix" if scheme == "posix_local" else scheme)
     header = Path(include) / "Python.h"
     if not header.exists():
@@ -191,11 +181,7 @@ def _model(name: str) -> Iterator[Check]:
     """The model loads, and a latency profile fits it."""
     from routesparse.engine.models.load import load_model
 
-    try:
-        model = load_model(name)
-    except RouteSparseError as error:
-        yield Check("model", "problem", str(error))
-        return
+    model = load_model(name)
     text = f"{name}: {model.layers} layers, {model.heads} heads, up to {model.max_tokens:,} tokens"
     yield Check("model", "ok", f"{text}, revision {model.revision}")
     yield _profile(model.heads // model.kv_heads, model.head_dim, model.device, model.dtype)
@@ -206,13 +192,12 @@ def _profile(groups: int, head_dim: int, device: str, dtype: str) -> Check:
 
     from routesparse.engine.device.names import device_name
     from routesparse.engine.method.latency import LatencyProfile
+    from routesparse.engine.profiles.files import folders
 
     wanted = (device_name(torch.device(device)), dtype, head_dim, groups)
     threads = torch.get_num_threads() if device == "cpu" else 0
     broken = []
-    for file in (
-        file for folder in (paths.profiles(), paths.DATA / "profiles") for file in folder.glob("*.json")
-    ):
+    for file in (file for folder in folders() for file in folder.glob("*.json")):
         try:
             found = LatencyProfile.load(file)
         except RouteSparseError as error:
@@ -222,22 +207,17 @@ def _profile(groups: int, head_dim: int, device: str, dtype: str) -> Check:
             return Check("profile", "ok", f"{found.name}, median error {found.errors_text()}")
     if broken:
         return Check("profile", "problem", broken[0])
-    return Check(
-        "profile", "note", "none fits yet: the first run measures a quick one; or run `routesparse profile`"
-    )
+    return Check("profile", "note", "none fits yet: the first run measures one, or run `routesparse profile`")
 
 
-def _calibrations() -> Check:
+def _calibrations() -> Iterator[Check]:
     from routesparse.engine.calibration.artifact import load_calibration
 
     files = sorted((paths.DATA / "calibrations").glob("*.json"))
-    try:
-        for file in files:
-            load_calibration(str(file))
-    except RouteSparseError as error:
-        return Check("calibrations", "problem", str(error))
+    for file in files:
+        load_calibration(str(file))
     names = ", ".join(file.stem for file in files)
-    return Check("calibrations", "ok", names or "none bundled; the in-prompt certificate needs none")
+    yield Check("calibrations", "ok", names or "none bundled; the in-prompt certificate needs none")
 
 
 def _deep(name: str) -> Iterator[Check]:
@@ -245,11 +225,7 @@ def _deep(name: str) -> Iterator[Check]:
     from routesparse.engine.doctor.deep import check_model
     from routesparse.engine.models.load import load_model
 
-    try:
-        found, windowed = check_model(load_model(name))
-    except RouteSparseError as error:
-        yield Check("oracle", "problem", str(error))
-        return
+    found, windowed = check_model(load_model(name))
     for check in found:
         text = (
             f"layer {check.layer}, {check.tokens:,} tokens: error {check.error:.1e} ({check.limit:.0e} is rounding), "
@@ -261,10 +237,6 @@ def _deep(name: str) -> Iterator[Check]:
         yield Check("oracle", "ok" if check.right else "problem", text)
     if windowed:
         layers = ", ".join(map(str, windowed))
-        yield Check(
-            "oracle", "note", f"layers with a sliding window are never routed and were not checked: {layers}"
-        )
+        yield Check("oracle", "note", f"layers with a sliding window are never routed or checked: {layers}")
     if found and all(check.routed_ms > check.dense_ms for check in found):
-        yield Check(
-            "oracle", "note", "at this length dense attention is faster, so runs take it; longer prompts gain"
-        )
+        yield Check("oracle", "note", "so short, dense attention is faster and taken; longer prompts gain")

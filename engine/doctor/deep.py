@@ -28,7 +28,7 @@ from routesparse.engine.profiles.shape import AttentionShape
 from routesparse.engine.prompts.text import read_prompt, tokenize
 from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.transformers import routed_by
-from routesparse.kernels.attention.reference import masked_attention
+from routesparse.kernels.reference import masked_attention
 from routesparse.kernels.plan import RowPlan
 
 LAYERS = 3

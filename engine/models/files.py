@@ -66,26 +66,20 @@ def resolve(name_or_path: str) -> tuple[Path, str]:
     if name_or_path == DEMO:
         folder = paths.DATA / "models" / DEMO
         if not (folder / "config.json").is_file():
-            raise ModelError(
-                "the bundled model is missing from data/models/demo; restore that folder from git"
-            )
+            raise ModelError("the bundled model is missing from data/models/demo; restore it from git")
         return folder, DEMO
     try:
         folder = Path(name_or_path).expanduser()
         if folder.is_dir():
             return folder, _own_name(folder)
         if folder.is_file():
-            raise ModelError(
-                f"model {name_or_path!r} is a file; pass the folder that holds it and config.json"
-            )
+            raise ModelError(f"model {name_or_path!r} is a file; pass the folder that holds it")
     # Too long for a path, or the home of somebody unknown: no folder at any rate.
     except (OSError, RuntimeError) as error:
         why = shortened(first_line(error))
         raise ModelError(f"model '{shortened(name_or_path)}' is no folder ({why}); pass another") from None
     if not HUB_ID.fullmatch(name_or_path):
-        raise ModelError(
-            f"model {name_or_path!r} is unknown; pass {DEMO}, a folder with config.json, or a hub id org/name"
-        )
+        raise ModelError(f"model {name_or_path!r} is unknown; pass {DEMO}, a folder or a hub id org/name")
     return _from_hub(name_or_path), name_or_path
 
 
@@ -152,9 +146,7 @@ def adopt(hub_id: str) -> str:
                 (partial / file.name).symlink_to(file.resolve())
         partial.rename(target)
     except OSError as error:
-        raise ModelError(
-            f"models/{name} can't be made ({error.strerror}); check that it is writable"
-        ) from error
+        raise ModelError(f"models/{name} can't be made ({error.strerror}); make it writable") from error
     return name
 
 
@@ -178,9 +170,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """config.json, which names a family. Errors: ModelError."""
     config = _read_json(folder, "config.json", _MOST_CONFIG_BYTES)
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
-        raise ModelError(
-            f"{folder.name}/config.json names no model_type; save the model with save_pretrained"
-        )
+        raise ModelError(f"{folder.name}/config.json names no model_type; save it with save_pretrained")
     return config
 
 
@@ -203,17 +193,13 @@ def check_config(config: dict[str, Any], name: str) -> None:
 def check_heads(name: str, heads: int, kv_heads: int) -> None:
     """Errors: ModelError where query heads can't share the KV heads evenly."""
     if heads % kv_heads:
-        raise ModelError(
-            f"model {name!r} has {heads} query heads over {kv_heads} KV heads; one must divide the other"
-        )
+        raise ModelError(f"model {name!r} has {heads} query heads over {kv_heads} KV heads, no multiple")
 
 
 def check_tokenizer(folder: Path, vocabulary: int | None = None) -> None:
     """Errors: ModelError unless a fast tokenizer lies there, whose tokens a model of so many has."""
     if not (folder / "tokenizer.json").is_file():
-        raise ModelError(
-            f"model {folder.name!r} has no tokenizer.json; save its fast tokenizer in the folder"
-        )
+        raise ModelError(f"model {folder.name!r} has no tokenizer.json; save its fast tokenizer there")
     check_vocabulary(folder.name, tokenizer_process.largest_id(folder), vocabulary)
 
 
@@ -264,9 +250,7 @@ def revision_of(folder: Path) -> str:
         for file in weight_files(folder):
             _digest_weights(digest, file)
     except OSError as error:
-        raise ModelError(
-            f"model {folder.name!r} can't be read ({error.strerror}); check its files"
-        ) from error
+        raise ModelError(f"model {folder.name!r} can't be read ({error.strerror}); restore it") from error
     return digest.hexdigest()[:16]
 
 
@@ -302,9 +286,7 @@ def _read_json(folder: Path, name: str, most_bytes: int) -> Any:
     try:
         return read_json(folder / name, most_bytes)
     except FileNotFoundError:
-        raise ModelError(
-            f"model folder {folder.name!r} has no {name}; pass a folder with a saved model"
-        ) from None
+        raise ModelError(f"model folder {folder.name!r} has no {name}; pass one with a saved model") from None
     except FieldError as error:
         raise ModelError(f"{folder.name}/{name} can't be read ({first_line(error)}); restore it") from None
     except (ValueError, OSError) as error:

@@ -7,6 +7,7 @@ one line too.
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,9 +68,8 @@ class LoadedModel:
     def tokenize(self, prompt: PromptText) -> Prompt:
         """As ``prompts.tokenize``, after another process has tried. Errors: PromptError, ModelError."""
         folder, what = Path(self.tokenizer.name_or_path), f"prompt {prompt.name!r}"
-        refuse_too_long(
-            what, prompt.text, self.max_tokens, lambda part: tokenizer_process.count(folder, part)[0]
-        )
+        count = functools.partial(tokenizer_process.count, folder)
+        refuse_too_long(what, prompt.text, self.max_tokens, lambda part: count(part)[0])
         self.check_text(prompt)
         return tokenize(prompt, self.tokenizer, self.max_tokens)
 
@@ -92,11 +92,10 @@ class LoadedModel:
         import psutil
         import torch
 
-        if not self.on_gpu:
-            host_memory.give_back()
-        return int(
-            torch.cuda.mem_get_info(self.device)[0] if self.on_gpu else psutil.virtual_memory().available
-        )
+        if self.on_gpu:
+            return int(torch.cuda.mem_get_info(self.device)[0])
+        host_memory.give_back()
+        return int(psutil.virtual_memory().available)
 
 
 def load_model(
@@ -246,9 +245,7 @@ def _load(folder: Path, name: str, numbers: int, device: str, rope: RopeScaling 
     model, report = loaded
     absent = sorted(report["missing_keys"])
     if absent:
-        raise ModelError(
-            f"model {name!r} lacks {len(absent)} weights, such as {absent[0]}; use weights that fit"
-        )
+        raise ModelError(f"model {name!r} lacks {len(absent)} weights, such as {absent[0]}; use all of them")
     check_family(model.config)
     if device == "cpu":
         host_memory.keep_freed()

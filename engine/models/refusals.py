@@ -69,7 +69,7 @@ def check_family(config: Any) -> None:
     check_family_name(config.model_type)
     if not getattr(config, "is_causal", True) or getattr(config, "use_bidirectional_attention", False):
         raise UnsupportedModelError(
-            f"this {config.model_type} attends in both directions; only causal text is routed"
+            f"this {config.model_type} attends in both directions, which is not routed"
         )
 
 
@@ -123,9 +123,7 @@ def check_mask(mask: Any) -> None:
     """Errors: UnsupportedModelError for an attention mask that is no tensor [batch, tokens], such as one by layer."""
     kind = f"{mask.dim()}-D" if hasattr(mask, "dim") else type(mask).__name__
     if mask is not None and kind != "2-D":
-        raise UnsupportedModelError(
-            f"a {kind} attention mask is not supported; pass a padding mask [batch, tokens]"
-        )
+        raise UnsupportedModelError(f"a {kind} attention mask is not supported; pass one [batch, tokens]")
 
 
 def check_call(
@@ -144,13 +142,9 @@ def check_call(
     """
     check_family(module.config)
     if not getattr(module, "is_causal", True) or arguments.get("is_causal") is False:
-        raise UnsupportedModelError(
-            "cross and bidirectional attention are not supported; use causal text models"
-        )
+        raise UnsupportedModelError("cross and bidirectional attention are not supported; use causal models")
     if arguments.get("output_attentions"):
-        raise UnsupportedModelError(
-            "output_attentions=True is not supported: no attention matrix is built; use eager"
-        )
+        raise UnsupportedModelError("output_attentions=True is not supported: no matrix is built; use eager")
     for name, message in _UNSUPPORTED_ARGUMENTS.items():
         if arguments.get(name) is not None:
             raise PromptError(message) if message is _PACKED else UnsupportedModelError(message)
@@ -159,6 +153,4 @@ def check_call(
     check_mask(attention_mask)
     n_q, n_k = query.shape[2], key.shape[2]
     if n_q > n_k or (attention_mask is not None and attention_mask.shape[-1] != n_k):
-        raise UnsupportedModelError(
-            f"{n_q} queries over {n_k} keys are no prefill; use the default DynamicCache"
-        )
+        raise UnsupportedModelError(f"{n_q} queries over {n_k} keys are no prefill; use DynamicCache")

@@ -120,9 +120,8 @@ class RopeScaling:
                 raise FieldError("rope.beta_fast", found.beta_fast, f"above beta_slow, {found.beta_slow:g}")
         except FieldError as error:
             raise ConfigError(str(error)) from None
-        return cls(
-            json.dumps({name: _canonical(name, value) for name, value in values.items()}, sort_keys=True)
-        )
+        canonical = {name: _canonical(name, value) for name, value in values.items()}
+        return cls(json.dumps(canonical, sort_keys=True))
 
     @property
     def values(self) -> dict[str, Any]:
@@ -162,7 +161,7 @@ class RopeScaling:
         own = getattr(config, "rope_parameters", None) or {}
         if "rope_theta" not in own:
             raise ModelError(
-                f"model {name!r} has no rotary positions, or several kinds by layer; load it without rope"
+                f"model {name!r} has no rotary positions, or several kinds by layer; leave rope out"
             )
         if own.get("rope_type", "default") != "default":
             raise ModelError(
@@ -199,9 +198,7 @@ def check_own(config: dict[str, Any]) -> None:
             pairs = _pairs(SimpleNamespace(**{"head_dim": None, **config}), {**config, **one})
             for part, factors in (("short_factor", given.short_factor), ("long_factor", given.long_factor)):
                 if factors is not None and len(factors) != pairs:
-                    raise FieldError(
-                        f"{name}.{part}", factors, f"a list of {pairs} numbers, one a rotary pair"
-                    )
+                    raise FieldError(f"{name}.{part}", factors, f"a list of {pairs} numbers, one a pair")
     if theta is not None:
         checked(Annotated[float, Number(POSITIVE)], theta, "rope_theta")
 

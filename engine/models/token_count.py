@@ -34,9 +34,7 @@ class PromptSize:
     tokens: int  # bos included
     max_tokens: int
     weight_bytes: int  # in float32
-    activation_bytes: (
-        int  # of one layer: hidden states, queries, keys, values, attention output and MLP, in float32
-    )
+    activation_bytes: int  # of one layer in float32: hidden states, q, k, v, attention output and MLP
     heads: int
     kv_heads: int
     head_dim: int
@@ -102,9 +100,7 @@ def size_of(model: str, tokens: int, rope: RopeScaling | None = None) -> PromptS
     kv_heads = config.get("num_key_value_heads") or heads
     check_heads(folder.name, heads, kv_heads)
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
-    per_token = (
-        3 * config["hidden_size"] + 2 * (heads + kv_heads) * head_dim + 3 * config["intermediate_size"]
-    )
+    per_token = 3 * (config["hidden_size"] + config["intermediate_size"]) + 2 * (heads + kv_heads) * head_dim
     return PromptSize(
         tokens=tokens,
         max_tokens=most_tokens(model, rope),
@@ -132,7 +128,7 @@ def refuse_before_loading(model: str, prompt: PromptText, rope: RopeScaling | No
 
     Errors: ModelError, PromptError, ConfigError for a rope that counts from more tokens than the model reads.
     """
-    trained = check_folder(resolve(model)[0])["max_position_embeddings"]
+    trained = check_folder(resolve(model)[0])[0]["max_position_embeddings"]
     _tokens(model, f"prompt {prompt.name!r}", prompt.text, trained if rope is None else rope.longest(trained))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 _REPLACED = "\N{REPLACEMENT CHARACTER}"  # what decoders give for bytes that are no whole character
@@ -21,9 +22,8 @@ _NAMED = {chr(byte): byte for byte in _PLAIN} | {chr(0x100 + at): byte for at, b
 def text_of(tokenizer: Any, tokens: Sequence[int]) -> str:
     """The text of token ids, as they read behind others. tokenizer: a fast one of transformers."""
     ids = list(tokens)
-    text, twice = (
-        str(tokenizer.decode(given, clean_up_tokenization_spaces=False)) for given in (ids, ids + ids)
-    )
+    decode = partial(tokenizer.decode, clean_up_tokenization_spaces=False)
+    text, twice = str(decode(ids)), str(decode(ids + ids))
     if twice.startswith(text):
         text = twice[len(text) :]  # the first word of all has lost its blank
     if _REPLACED in text:

@@ -94,9 +94,7 @@ def _file_alone(folder: Path) -> Any:
             raise ValueError("not readable JSON") from None
         raise
     if getattr(tokenizer.model, "dropout", None):
-        raise ValueError(
-            f"it draws tokens at random (dropout {tokenizer.model.dropout}); set dropout to null"
-        )
+        raise ValueError(f"it draws tokens at random (dropout {tokenizer.model.dropout}); set it to null")
     contents: list[str] = []  # that steps of the decoder put in place of a character or more
     if tokenizer.decoder:
         json.loads(

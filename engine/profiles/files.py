@@ -16,19 +16,22 @@ from routesparse.engine.files.plain_files import state_of
 from routesparse.engine.method.latency import LatencyProfile
 
 
+def folders() -> tuple[Path, Path]:
+    """Where profiles lie: those of this machine, then those that ship."""
+    return paths.profiles(), paths.DATA / "profiles"
+
+
 def stored_for(head_dim: int, config: RouterConfig) -> list[Path]:
     """Profiles of any device for this head size, these blocks and this probe; this machine's own ones first."""
     ending = f"*-d{head_dim}-g*-b{config.block_q}x{config.block_k}-{config.probe}.json"
-    return [
-        file for folder in (paths.profiles(), paths.DATA / "profiles") for file in sorted(folder.glob(ending))
-    ]
+    return [file for folder in folders() for file in sorted(folder.glob(ending))]
 
 
 def load_profile(name: str) -> LatencyProfile:
     """A stored profile by its name, or by the path of its .json file. Errors: ProfileError."""
     if name.endswith(".json"):
         return LatencyProfile.load(Path(name))
-    for folder in (paths.profiles(), paths.DATA / "profiles"):
+    for folder in folders():
         if (folder / f"{name}.json").exists():
             return LatencyProfile.load(folder / f"{name}.json")
     raise ProfileError(f"no latency profile is called {name!r}; pass auto, or run `routesparse profile`")

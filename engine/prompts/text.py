@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from routesparse.engine.errors import ConfigError, ModelError, PromptError, RouteSparseError, shortened
+from routesparse.engine.errors import (
+    ConfigError,
+    ModelError,
+    PromptError,
+    RouteSparseError,
+    first_line,
+    is_out_of_memory,
+    shortened,
+)
 from routesparse.engine.files import plain_files
 
 TEXT_SUFFIXES = (".txt", ".md")  # of the files that are read where a folder is given
@@ -71,16 +79,10 @@ def check_domain(domain: str | None) -> None:
     """A domain is a label that runs are grouped by, or None. Errors: ConfigError."""
     if domain is None:
         return
-    if (
-        not isinstance(domain, str)
-        or not domain.strip()
-        or not domain.isprintable()
-        or len(domain) > MAX_LABEL
-    ):
+    text = domain if isinstance(domain, str) else ""
+    if not text.strip() or not text.isprintable() or len(text) > MAX_LABEL:
         shown = repr(domain) if len(str(domain)) <= MAX_LABEL else f"of {len(str(domain)):,} characters"
-        raise ConfigError(
-            f"domain {shown} is no label; use 1 to {MAX_LABEL} printable characters, such as code"
-        )
+        raise ConfigError(f"domain {shown} is no label; use 1 to {MAX_LABEL} printable characters")
 
 
 def read_prompt(path: str | Path) -> PromptText:
@@ -103,9 +105,7 @@ def read_prompt(path: str | Path) -> PromptText:
 def decode_prompt(content: bytes, name: str) -> PromptText:
     """The text of uploaded or read bytes. Errors: PromptError when empty, binary or not UTF-8."""
     if b"\0" in content:
-        raise PromptError(
-            f"prompt {name!r} is binary: byte {content.index(0)} is NUL; pass a text file in UTF-8"
-        )
+        raise PromptError(f"prompt {name!r} is binary: byte {content.index(0)} is NUL; pass text in UTF-8")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -119,7 +119,7 @@ def decode_prompt(content: bytes, name: str) -> PromptText:
     controls = len(_CONTROLS.findall(text))
     if controls > _MAX_CONTROL_SHARE * len(text):
         raise PromptError(
-            f"prompt {name!r} is binary: {controls} of {len(text)} characters are control codes; pass text"
+            f"prompt {name!r} is binary: {controls} of {len(text)} characters are controls; pass text"
         )
     return PromptText(name, text, hashlib.sha256(content).hexdigest())
 
@@ -157,19 +157,21 @@ def is_panic(error: BaseException) -> bool:
 
 
 @contextmanager
-def tokenizing(name: str) -> Iterator[None]:
-    """Inside the block a tokenizer is asked. name: its model's. Errors: ModelError for whatever it raises."""
+def as_model_error(name: str, what: str = "") -> Iterator[None]:
+    """What libraries raise, of many types, for a model's files that do not fit together. Errors: ModelError.
+
+    name: the model's. what: of the files fails, such as "its tokenizer fails".
+    """
     try:
         yield
-    except (RouteSparseError, MemoryError):
+    except RouteSparseError:
         raise
     except BaseException as error:
-        if not (isinstance(error, Exception) or is_panic(error)):
+        if is_out_of_memory(error) or not (isinstance(error, Exception) or is_panic(error)):
             raise
-        why = " ".join(shortened(error).split()) or type(error).__name__
-        raise ModelError(
-            f"model {name!r}: its tokenizer fails ({why.rstrip('.')}); check its files"
-        ) from error
+        why = shortened(first_line(error))
+        why = f"{what} ({why})" if what else why
+        raise ModelError(f"model {name!r} cannot be loaded: {why}; check its files") from error
 
 
 def tokenize(prompt: PromptText, tokenizer: Any, max_tokens: int) -> Prompt:
@@ -179,12 +181,11 @@ def tokenize(prompt: PromptText, tokenizer: Any, max_tokens: int) -> Prompt:
     """
 
     def encoded(text: str) -> Any:
-        with tokenizing(Path(getattr(tokenizer, "name_or_path", "")).name):
+        with as_model_error(Path(getattr(tokenizer, "name_or_path", "")).name, "its tokenizer fails"):
             return tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
 
-    refuse_too_long(
-        f"prompt {prompt.name!r}", prompt.text, max_tokens, lambda piece: len(encoded(piece)["input_ids"])
-    )
+    what = f"prompt {prompt.name!r}"
+    refuse_too_long(what, prompt.text, max_tokens, lambda piece: len(encoded(piece)["input_ids"]))
     found, bos = encoded(prompt.text), tokenizer.bos_token_id
     ids, starts = found["input_ids"], [start for start, _ in found["offset_mapping"]]
     missing = first_missing(ids, bos)

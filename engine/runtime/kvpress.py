@@ -68,17 +68,6 @@ def pressed(model: PreTrainedModel, press: Any) -> Iterator[None]:
         yield
 
 
-def press_of(name: str, ratio: float) -> Any:
-    """kvpress's press of that name, which throws the share ``ratio`` of the keys away.
-
-    Errors: InputError where kvpress is missing or of another version, UnsupportedModelError for another name.
-    """
-    if name not in PRESSES:
-        raise UnsupportedModelError(f"press {name!r} was never compared; pass one of {', '.join(PRESSES)}")
-    _library()
-    return getattr(sys.modules["kvpress"], name)(compression_ratio=ratio)
-
-
 def _library() -> Any:
     """kvpress's helpers. Importing kvpress wraps every attention function that is registered: ours takes that."""
     # Where `make kvpress` puts it, and what it needs: last, so that no other package changes.
@@ -129,9 +118,8 @@ def _check_prompt(observes: bool) -> Any:
 
     def before(model: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         named = forward_arguments(arguments, named)
-        tokens = next(
-            (t for t in (named.get("input_ids"), named.get("inputs_embeds")) if t is not None), None
-        )
+        given = (named.get("input_ids"), named.get("inputs_embeds"))
+        tokens = next((tensor for tensor in given if tensor is not None), None)
         if tokens is None or tokens.shape[1] == 1:
             return
         cache = named.get("past_key_values")

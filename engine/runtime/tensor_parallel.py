@@ -93,9 +93,8 @@ class Ranks:
             store = distributed.distributed_c10d._get_default_store()
             told = isinstance(error, RuntimeError) and store.check([_FAILURE])
             if not told:
-                store.set(
-                    _FAILURE, f"rank {self.rank} of {self.size} failed: {type(error).__name__}: {error}"
-                )
+                met = f"{type(error).__name__}: {error}"
+                store.set(_FAILURE, f"rank {self.rank} of {self.size} failed: {met}")
             distributed.destroy_process_group()
             if told:
                 raise RankError(store.get(_FAILURE).decode()) from error

@@ -32,9 +32,7 @@ from routesparse.engine.runtime.attention_router import AttentionRouter
 NAME = "routesparse"
 # The first arguments of every supported family's forward, in transformers' order.
 FORWARD_ARGUMENTS = ("input_ids", "attention_mask", "position_ids", "past_key_values", "inputs_embeds")
-_NOT_COMPILED = (
-    "routing depends on values; the rest of the model is compiled around it, without fullgraph=True"
-)
+_NOT_COMPILED = "routing depends on values; the model is compiled around it, without fullgraph=True"
 _NOT_LEFT = "padding right of or inside a prompt is not supported; set tokenizer.padding_side = 'left'"
 # Where route() leaves the router on every attention module of one model while its block runs.
 ATTRIBUTE = "_routesparse"

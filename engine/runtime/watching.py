@@ -161,7 +161,7 @@ class _Listener:
         check_family(module.config)
         if not getattr(module, "is_causal", True) or named.get("is_causal") is False or named.get("dropout"):
             raise UnsupportedModelError(
-                "only causal attention without dropout is certified; call model.eval()"
+                "attention is certified if causal and without dropout; call model.eval()"
             )
         n_q, n_k, start = query.shape[2], key.shape[2], self._key_start
         if start is not None and start[1] != n_k:
@@ -171,8 +171,8 @@ class _Listener:
         if n_q > n_k:
             raise UnsupportedModelError(f"{n_q} queries over {n_k} keys are no causal attention")
         key_start = None if start is None else start[0].to(query.device)
-        more = (named.get(name) for name in ("scaling", "softcap", "s_aux"))
-        inputs = inputs_of(query, key, value, *more, key_start)
+        scaling, softcap, sinks = (named.get(name) for name in ("scaling", "softcap", "s_aux"))
+        inputs = inputs_of(query, key, value, scaling, softcap, sinks, key_start)
         window = reaching(named.get("sliding_window"), key)
         self.watcher.heard(Call(module.layer_idx, inputs, window, out.transpose(1, 2)))
 
@@ -253,9 +253,7 @@ def _first_keys(mask: Any) -> tuple[torch.Tensor, int] | None:
     if mask is None:
         return None
     if not torch.is_tensor(mask) or mask.dim() != 2:
-        raise PromptError(
-            "only padding masks [batch, tokens] can be certified; pass prompts without a mask of your own"
-        )
+        raise PromptError("only padding masks [batch, tokens] can be certified; pass no mask of your own")
     keys = mask.bool()
     if bool(keys.all()):
         return None

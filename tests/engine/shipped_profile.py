@@ -8,7 +8,7 @@ import torch
 from routesparse.engine import paths
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.method.latency import LatencyProfile
-from routesparse.engine.profiles import measure
+from routesparse.engine.profiles.shape import AttentionShape
 
 SHIPPED = paths.DATA / "profiles" / "cpu-a4207cd0-t2-float32-d64-g2-b128x64-exact.json"
 
@@ -18,5 +18,5 @@ def keep(home: Path) -> None:
 
     One measured beside other tests may find that reading everything is cheapest.
     """
-    ours = measure._key(torch.device("cpu"), torch.float32, head_dim=64, groups=2, config=RouterConfig())
-    replace(LatencyProfile.load(SHIPPED), name=ours).save(home / "profiles")
+    shape = AttentionShape(torch.device("cpu"), torch.float32, head_dim=64, heads=2, kv_heads=1)
+    replace(LatencyProfile.load(SHIPPED), name=shape.profile_name(RouterConfig())).save(home / "profiles")

@@ -13,9 +13,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.profiles.measure import measure
+from routesparse.engine.profiles.shape import AttentionShape
 
 LIMIT = 1_000  # tokens that it reads
-SHAPE = {"head_dim": 16, "heads": 2, "kv_heads": 1}  # as profiling names it
+SHAPE = AttentionShape(torch.device("cpu"), torch.float32, head_dim=16, heads=2, kv_heads=1)
 
 
 def save(folder: Path, seed: int = 0, poison: float | None = None) -> Path:
@@ -26,9 +27,9 @@ def save(folder: Path, seed: int = 0, poison: float | None = None) -> Path:
         hidden_size=32,
         intermediate_size=48,
         num_hidden_layers=2,
-        num_attention_heads=SHAPE["heads"],
-        num_key_value_heads=SHAPE["kv_heads"],
-        head_dim=SHAPE["head_dim"],
+        num_attention_heads=SHAPE.heads,
+        num_key_value_heads=SHAPE.kv_heads,
+        head_dim=SHAPE.head_dim,
         max_position_embeddings=LIMIT,
         initializer_range=0.2,
     )
@@ -44,7 +45,7 @@ def save(folder: Path, seed: int = 0, poison: float | None = None) -> Path:
 @cache
 def measured() -> LatencyProfile:
     """A profile of this machine that fits the model, measured once a process."""
-    return measure(torch.device("cpu"), torch.float32, **SHAPE, config=RouterConfig(), lengths=(512, 1024))
+    return measure(SHAPE, RouterConfig(), lengths=(512, 1024))
 
 
 def save_measured(root: Path) -> Path:

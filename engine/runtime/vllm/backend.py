@@ -47,9 +47,7 @@ def routed(stock: Any) -> Any:
     """A subclass of one of vLLM's AttentionBackend classes. Errors: UnsupportedModelError."""
     name = stock.get_name()
     if name not in SPLITS:
-        raise UnsupportedModelError(
-            f"vLLM's attention backend {name} can't be routed; use one of {', '.join(SPLITS)}"
-        )
+        raise UnsupportedModelError(f"vLLM's backend {name} can't be routed; use one of {', '.join(SPLITS)}")
     implementation = _implementation(stock.get_impl_cls(), SPLITS[name])
     builder = _builder(stock.get_builder_cls())
     own = {
@@ -83,12 +81,9 @@ def _builder(stock: Any) -> Any:
             rows = step.rows(common_attn_metadata.query_start_loc_cpu.tolist())
             if step.routed:
                 rest = [row for row in rows if row not in step.routed]
-                places = batch.token_places(rest, common_attn_metadata.seq_lens.device)
-                left = (
-                    super().build(0, _of_rows(common_attn_metadata, rest, places), fast_build)
-                    if rest
-                    else None
-                )
+                places, left = batch.token_places(rest, common_attn_metadata.seq_lens.device), None
+                if rest:
+                    left = super().build(0, _of_rows(common_attn_metadata, rest, places), fast_build)
                 setattr(metadata, _ATTRIBUTE, Mixed(step.requests, step.routed, left, places))
             return metadata
 
@@ -149,24 +144,14 @@ def _implementation(stock: Any, split: batch.Split) -> Any:
         ) -> torch.Tensor:
             """query, key, value and output [tokens, H or Hkv, d], packed; the pages hold this batch's keys already."""
             mixed: Mixed | None = getattr(attn_metadata, _ATTRIBUTE, None)
+            given = (query, key, value)
             if mixed is None or not self.plain:
-                return super().forward(
-                    layer, query, key, value, kv_cache, attn_metadata, output, *scales, **named
-                )
+                return super().forward(layer, *given, kv_cache, attn_metadata, output, *scales, **named)
             if mixed.rest is not None:
                 places = mixed.rest_tokens
                 rest = torch.empty_like(output[: len(places)])
-                super().forward(
-                    layer,
-                    query[places],
-                    key[places],
-                    value[places],
-                    kv_cache,
-                    mixed.rest,
-                    rest,
-                    *scales,
-                    **named,
-                )
+                left = (tensor[places] for tensor in given)
+                super().forward(layer, *left, kv_cache, mixed.rest, rest, *scales, **named)
                 output[places] = rest
             number = extract_layer_index(layer.layer_name)
             for row in mixed.routed:

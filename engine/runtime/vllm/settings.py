@@ -35,9 +35,8 @@ def from_environment(environment: Mapping[str, str], on_gpu: bool) -> ServingSet
 
     Errors: ConfigError for a variable or a configuration name that is not known, or a value out of range.
     """
-    known = {
-        f"{SWITCH}{name}" for name in ("", "_CONFIG", "_CALIBRATION", "_PROFILE", "_RECORD_EVERY", "_SPOOL")
-    }
+    names = ("", "_CONFIG", "_CALIBRATION", "_PROFILE", "_RECORD_EVERY", "_SPOOL")
+    known = {f"{SWITCH}{name}" for name in names}
     given = {name: value for name, value in environment.items() if name.startswith(SWITCH)}
     switch = given.get(SWITCH, "0")
     if switch not in ("0", "1"):
@@ -46,9 +45,8 @@ def from_environment(environment: Mapping[str, str], on_gpu: bool) -> ServingSet
         return None
     for name in given:
         if name not in known:
-            raise ConfigError(
-                f"{name} is no setting of the vLLM plug-in; known are {', '.join(sorted(known))}"
-            )
+            told = f"known are {', '.join(sorted(known))}"
+            raise ConfigError(f"{name} is no setting of the vLLM plug-in; {told}")
     spool = given.get(f"{SWITCH}_SPOOL")
     return ServingSettings(
         config=_config(given.get(f"{SWITCH}_CONFIG", "{}"), on_gpu),

@@ -98,21 +98,13 @@ def damage_file(folder):
     file.write_bytes(file.read_bytes()[:-1] + b"?")
 
 
-def damage_schema(folder):
-    manifest = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps({**manifest, "schema_version": 99}))
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
         (damage_file, "run-a/head_choice.parquet doesn't match its checksum; copy the bundle again"),
-        (damage_schema, "run-a has schema 99, this version reads 6; upgrade RouteSparse"),
-        (lambda folder: (folder / "run.parquet").unlink(), "run-a/run.parquet is missing"),
         (lambda folder: (folder / "manifest.json").unlink(), "run-a/manifest.json is missing"),
-        (lambda folder: (folder / "manifest.json").write_text("{"), "run-a/manifest.json can't be read"),
     ],
-    ids=["wrong checksum", "newer schema", "missing file", "no manifest", "broken manifest"],
+    ids=["checksum", "manifest"],
 )
 def test_a_broken_bundle_is_refused_and_the_good_ones_beside_it_too(run, home, bundle, damage, message):
     """All or none: a good bundle before the bad one is not taken in either."""
@@ -189,14 +181,6 @@ def test_export_needs_one_known_run(run, home, bundle, tmp_path):
     assert "cannot be written" in refused(run, home, "export", "run-a1", "--out", target)
 
 
-def test_a_damaged_bundle_is_not_exported(run, home, bundle, tmp_path):
-    run("ingest", bundle())
-    damage_file(paths.spool() / "run-a")
-    message = refused(run, home, "export", "run-a", "--out", tmp_path / "a.zip")
-    assert "doesn't match its checksum" in message
-    assert not (tmp_path / "a.zip").exists()
-
-
 @pytest.mark.parametrize(
     "name", ["../evil/manifest.json", "a/b/manifest.json", "manifest.json", "/a/manifest.json"]
 )
@@ -205,13 +189,6 @@ def test_a_zip_file_cannot_write_outside_its_folder(run, home, tmp_path, name):
         archive.writestr(name, "{}")
     assert "x.zip is not a bundle" in refused(run, home, "ingest", tmp_path / "x.zip")
     assert not (tmp_path / "evil").exists()
-
-
-def test_a_zip_file_that_unpacks_to_too_much_is_refused(run, home, tmp_path, monkeypatch):
-    monkeypatch.setattr("routesparse.engine.cli.bundles.MAX_UNPACKED_BYTES", 10)
-    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
-        archive.writestr("run-a/manifest.json", " " * 100)
-    assert "it is no bundle" in refused(run, home, "ingest", tmp_path / "x.zip")
 
 
 def packed(folder, file, method=zipfile.ZIP_DEFLATED):
@@ -285,13 +262,6 @@ def test_an_archive_with_a_file_twice_is_refused_and_one_with_more_files_leaves_
     assert "holds manifest.json twice" in refused(run, home, "ingest", tmp_path / "x.zip")
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("name", ["pipe", "pipe.zip", "zero.zip"])
-def test_a_pipe_or_a_device_is_not_waited_for(run, home, tmp_path, no_plain_file, name):
-    no_plain_file(tmp_path / name, "pipe" if name.startswith("pipe") else "device")
-    assert name in refused(run, home, "ingest", tmp_path / name)
-
-
 def test_links_and_other_files_in_a_bundle_stay_where_they_are(run, home, bundle, tmp_path):
     source = bundle()
     (tmp_path / "secret").write_text("elsewhere")
@@ -362,13 +332,6 @@ class TestRuns:
         assert "created_at" in rows["null"]["problem"]
         assert run("runs")[0] == 0
 
-    def test_names_from_other_machines_are_shown_as_they_are(self, run, home, bundle):
-        run("ingest", bundle(prompt_name="[red]x[/] \x1b[2J", model="[link=http://x]m[/link]"))
-        text = run("runs")[1]
-        assert "[red]x[/]" in text
-        assert "[link=http://x]m[/link]" in text
-        assert "\x1b" not in text
-
 
 def test_the_database_is_never_opened(home, bundle, tmp_path):
     """A DuckDB file held by the web process (here: not even a database) disturbs none of the three."""
@@ -390,3 +353,10 @@ def test_names_with_line_separators_are_escaped_in_json(run, home, bundle):
     out = run("runs", "--json")[1]
     assert "\\u2028" in out and not {"\u2028", "\u2029"} & set(out)
     assert json.loads(out)["runs"][0]["prompt_name"] == "a\u2028b\u2029c"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["pipe", "pipe.zip", "zero.zip"])
+def test_a_pipe_or_a_device_is_not_waited_for(run, home, tmp_path, no_plain_file, name):
+    no_plain_file(tmp_path / name, "pipe" if name.startswith("pipe") else "device")
+    assert name in refused(run, home, "ingest", tmp_path / name)

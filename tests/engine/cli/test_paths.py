@@ -17,32 +17,29 @@ def home(tmp_path, monkeypatch):
     Store(paths.database()).close()
 
 
-@pytest.mark.parametrize("address", ADDRESSES)
+COMMANDS = ("backup", "restore", "analyze", "tune code --prompts", "profile --out", "export x --out")
+
+
 @pytest.mark.parametrize(
-    "command",
+    ("command", "address"),
     [
-        ("backup",),
-        ("restore",),
-        ("analyze",),
-        ("tune", "code", "--prompts"),
-        ("profile", "--out"),
-        ("export", "x", "--out"),
+        *((command, "s3://bucket/x") for command in COMMANDS),
+        *(("backup", address) for address in ADDRESSES[1:]),
     ],
-    ids="-".join,
 )
 def test_an_address_is_no_path(run, tmp_path, command, address):
     before = sorted(tmp_path.iterdir())
-    code, out, err = run(*command, address)
+    code, out, err = run(*command.split(), address)
     assert (code, out) == (2, "") and ("is an address" in err or "no such user" in err)
     assert sorted(tmp_path.iterdir()) == before
 
 
-@pytest.mark.parametrize("named", ["q?x", *ADDRESSES])
 @pytest.mark.parametrize("variable", ["ROUTESPARSE_HOME", "ROUTESPARSE_SHARED"])
-def test_a_home_that_cannot_be_one_is_refused(run, monkeypatch, variable, named):
-    monkeypatch.setenv(variable, named)
-    with pytest.raises(InputError):
-        paths.spool()
+def test_a_home_that_cannot_be_one_is_refused(run, monkeypatch, variable):
+    for named in ("q?x", *ADDRESSES):
+        monkeypatch.setenv(variable, named)
+        with pytest.raises(InputError):
+            paths.spool()
     code, _, err = run("runs")
     assert code == 2 and "error: " in err and "Traceback" not in err
 

@@ -9,7 +9,6 @@ import time
 import pytest
 
 from routesparse.engine import analyze
-from routesparse.engine.config import RouterConfig
 from routesparse.engine.prompts.text import MAX_LABEL
 from routesparse.engine.store import bundle
 from routesparse.engine.store.bundle import read_bundle
@@ -59,20 +58,16 @@ def refused(run, home, monkeypatch):
     ("options", "message"),
     [
         (["--domain", ""], "domain '' is no label; use 1 to 120 printable characters"),
-        (["--domain", " "], "is no label"),
         (["--domain", "x" * 5_000], "domain of 5,000 characters is no label"),
         (["--domain", "a\n\x1b[31m"], "domain 'a\\n\\x1b[31m' is no label"),
         (["--domain", LATIN], "is no label"),
         (["--seed", "-1"], f"seed is -1, {SEED}"),
         (["--seed", str(2**63)], f"seed is {2**63}, {SEED}"),
         (["--beta", "1"], "beta 1 needs an error predictor"),
-        (["--beta", "1e308"], "beta is 1e+308, it must be a number from 0 to 1e+06"),
         (["--break-even", "-5"], f"break_even_tokens is -5, {TOKENS}"),
-        (["--break-even", str(10**30)], TOKENS),
-        (["--segment", str(128 * 10**30)], TOKENS),
         (["--segment", "128"], "segment 128 tokens is too short to be probed; use at least 768"),
         (["--out", "/proc/nowhere"], "/proc/nowhere is not writable"),
-        (["--out", "y" * 300], "is not writable (File name too long); pass another folder"),
+        (["--out", "y" * 300], "is not writable (File name too long); pass another"),
         (["--profile", "x" * 5_000], "is too long; pass a shorter one"),
         (["--profile", "../../etc/passwd"], "no latency profile is called"),
         (["--calibration", "x" * 5_000], "xxx… can't be read (File name too long)"),
@@ -96,9 +91,8 @@ def test_a_shape_is_not_measured_that_no_model_has(refused, shape):
 
 
 def test_a_profile_is_not_measured_where_it_can_t_be_written(refused):
-    assert "/proc/nowhere is not writable" in refused(
-        "profile", "--quick", "--shape", "2,1,16", "--out", "/proc/nowhere"
-    )
+    given = ("profile", "--quick", "--shape", "2,1,16", "--out", "/proc/nowhere")
+    assert "/proc/nowhere is not writable" in refused(*given)
 
 
 @pytest.mark.parametrize(
@@ -107,12 +101,9 @@ def test_a_profile_is_not_measured_where_it_can_t_be_written(refused):
         (["--out", "/proc/nowhere/x.json"], "/proc/nowhere is not writable"),
         (["--out", "folder.json"], "folder.json is a folder; pass a .json file"),
         (["--domain", "d" * 400], "is no name; use letters, digits, '-' and '_', at most 64 of them"),
-        (["--domain", "²"], "is no name"),
-        (["--domain", "-x"], "is no name"),
         (["--seed", "-1"], f"seed is -1, {SEED}"),
         (["--audit-rows", "-1"], "audit_rows -1 must be at least 1, or 0 for all body rows"),
         (["--segment", "0"], "segment 0 tokens must be a positive multiple of 128"),
-        (["--segment", "128"], "too short to be probed"),
         (["--policy", "strict"], "policy 'strict' has no calibration; pass priced or certified"),
         (["--device", "tpu"], "device 'tpu' is unknown; pass auto, cpu or cuda:0"),
         (["--device", "cuda:99"], "device cuda:99 is not there"),
@@ -154,20 +145,30 @@ def test_a_prompt_that_can_t_fit_is_refused_within_seconds_and_before_a_model_is
 
 
 @pytest.mark.parametrize(
-    ("code", "message"),
+    ("error", "code", "message"),
     [
-        (errno.ENOSPC, "the disk is full: /somewhere/file was not written; free space and retry"),
-        (errno.EROFS, "/somewhere/file can't be read or written"),
-        (errno.EACCES, "set ROUTESPARSE_HOME"),
+        (
+            OSError(errno.ENOSPC, "", "/somewhere/file"),
+            2,
+            "the disk is full: /somewhere/file was not written",
+        ),
+        (OSError(errno.EROFS, "", "/somewhere/file"), 2, "/somewhere/file can't be read or written"),
+        (OSError(errno.EACCES, "", "/somewhere/file"), 2, "set ROUTESPARSE_HOME"),
+        (
+            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"),
+            1,
+            "error: out of memory; pass a",
+        ),
     ],
+    ids=["full", "read-only", "denied", "memory"],
 )
-def test_a_failing_disk_is_one_line_with_code_two(run, home, model, prompt, monkeypatch, code, message):
+def test_a_failing_machine_is_one_line(run, home, model, prompt, monkeypatch, error, code, message):
     def fail(*_, **__):
-        raise OSError(code, os.strerror(code), "/somewhere/file")
+        raise error
 
     monkeypatch.setattr(analyze, "analyze_prompt", fail)
     result, out, err = run("analyze", prompt, "--model", model)
-    assert (result, out) == (2, "") and message in err.splitlines()[-1]
+    assert (result, out) == (code, "") and message in err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
@@ -188,16 +189,6 @@ def test_a_bundle_that_finds_no_room_is_one_line_with_code_two(
     assert not list(home.rglob("*run0*"))
 
 
-def test_out_of_memory_is_one_line(run, home, model, prompt, monkeypatch):
-    def fail(*_, **__):
-        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 6553 TB")
-
-    monkeypatch.setattr(analyze, "analyze_prompt", fail)
-    code, out, err = run("analyze", prompt, "--model", model)
-    assert (code, out) == (1, "")
-    assert err.splitlines()[-1].startswith("error: out of memory; pass a shorter prompt or a smaller model")
-
-
 def test_the_check_of_a_folder_leaves_nothing_and_takes_nothing(tmp_path):
     from routesparse.engine.cli.checks import writable_folder
 
@@ -207,11 +198,3 @@ def test_the_check_of_a_folder_leaves_nothing_and_takes_nothing(tmp_path):
     assert writable_folder(tmp_path / "kept") == tmp_path / "kept"
     assert writable_folder(tmp_path / "new" / "deep") == tmp_path / "new" / "deep"
     assert sorted(tmp_path.rglob("*")) == [kept.parent, kept]
-
-
-def test_a_configuration_checks_what_can_be_run():
-    from routesparse.engine.errors import ConfigError
-
-    with pytest.raises(ConfigError, match="needs an error predictor"):
-        RouterConfig(beta=0.5).check_runnable()
-    RouterConfig(beta=0.5).check_runnable(predicts=True)

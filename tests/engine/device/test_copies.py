@@ -8,7 +8,7 @@ import torch
 
 from routesparse.engine.device import constants
 from routesparse.engine.device.constants import constant, holding
-from routesparse.engine.device.copies import Readout, pack
+from routesparse.engine.device.copies import Packed, Readout
 from routesparse.engine.device.timing import Laps, Stamps
 
 
@@ -20,7 +20,9 @@ def test_packed_tensors_come_back_with_their_names_shapes_and_types():
         "tested": torch.tensor([[True, False]]),
         "none": torch.zeros(0, 7),
     }
-    found = Readout(pack(tensors)).numpy()
+    layout = {name: (tuple(x.shape), x.numpy().dtype) for name, x in tensors.items()}
+    values = torch.cat([x.flatten().double() for x in tensors.values()])
+    found = Readout(Packed(values, layout)).numpy()
     assert list(found) == list(tensors)
     for name, tensor in tensors.items():
         wanted = tensor.numpy()

@@ -1,14 +1,13 @@
-"""Jobs that prepare a model: requests, documents, the queue's migration, the worker's handover. CPU, seconds."""
+"""Jobs that prepare a model: requests, documents, the worker's handover. CPU, seconds."""
 
 import json
 import os
 import signal
-from contextlib import closing
 
 import pytest
 
 from routesparse.engine.cli.worker import calibrate, measure_profile
-from routesparse.engine.errors import ConfigError, InputError, PromptError, StoreError
+from routesparse.engine.errors import InputError, PromptError
 from routesparse.engine.jobs import staging, worker
 from routesparse.engine.jobs.analysis import WarmModel
 from routesparse.engine.jobs.documents import pack, unpack
@@ -46,23 +45,6 @@ def work(home, fakes):
         assert worker.run_worker(home, fakes.fake_analysis(home), prepare, once=True, **options) == 0
 
     return run
-
-
-def test_an_old_queue_s_jobs_are_analyses(old_queue, home, work):
-    old_queue(2)
-    (home / "prompts").mkdir()
-    (home / "prompts" / "0ld.txt").write_text("text")
-    with closing(JobQueue(home)) as queue:
-        assert (queue.job("0ld").kind, queue.job("0ld").state) == ("analyse", "queued")
-        work()
-        assert queue.job("0ld").state == "done"
-
-
-@pytest.mark.parametrize("request_", [ProfileRequest(), CalibrateRequest("mine")])
-def test_a_worker_of_an_older_version_refuses_the_new_kinds(request_):
-    """It reads every request as an analysis's."""
-    with pytest.raises(ConfigError, match="update the worker"):
-        RunRequest.from_json(request_.to_json())
 
 
 def test_a_kind_of_a_newer_version_fails_clearly(queue, alter, work):
@@ -146,13 +128,6 @@ def test_a_result_appears_in_the_home_when_its_job_is_done(queue, home, work):
     assert [path.name for path in (home / "spool").glob("[!.]*")] == []
 
 
-def test_the_texts_go_when_the_calibration_is_done(queue, work):
-    queue.submit(CalibrateRequest("mine"), documents())
-    assert len(queue.prompts.names()) == 1
-    work()
-    assert queue.prompts.names() == []
-
-
 def test_a_cancelled_job_leaves_nothing_and_can_be_tried_again(queue, home, work):
     def cancelled(request, content, folder, report):
         fake(request, content, folder, report)
@@ -168,16 +143,6 @@ def test_a_cancelled_job_leaves_nothing_and_can_be_tried_again(queue, home, work
     again = queue.retry(job_id)
     work()
     assert (queue.job(again).kind, queue.job(again).state) == ("calibrate", "done")
-
-
-def test_a_failure_is_typed_and_leaves_nothing(queue, home, work):
-    def full(*_):
-        raise StoreError("no room")
-
-    job_id = queue.submit(ProfileRequest())
-    work(full)
-    assert queue.job(job_id).failure.kind == "store"
-    assert queue.retry(job_id) != job_id
 
 
 def test_a_worker_that_only_analyses_says_so(queue, work):
@@ -205,19 +170,6 @@ def test_a_killed_preparation_is_never_half_used(queue, home, work, place, monke
     assert (job.state, job.attempt) == ("done", 2 if place == "written" else 1)
     assert (home / "profiles" / "made.json").is_file()
     assert list((home / "spool" / staging.STAGED).iterdir()) == []
-
-
-def test_a_job_s_owner_decides_where_a_calibration_goes(queue, home, work):
-    """Somebody who logged in makes calibrations for themself."""
-    seen = []
-
-    def prepare(request, content, folder, report):
-        seen.append(request.owner)
-        return fake(request, content, folder, report)
-
-    queue.of("a" * 32).submit(CalibrateRequest("mine", owner="b" * 32), documents())
-    work(prepare)
-    assert seen == ["a" * 32]
 
 
 def test_a_worker_names_its_device(queue, home, fakes, until):
@@ -266,7 +218,7 @@ def test_a_model_is_profiled_and_calibrated_by_jobs(queue, home, tiny_model):
     worker.run_worker(home, WarmAnalysis(None, warm), prepare, once=True, poll_s=0.01)
     job = queue.job(profiled)
     assert (job.state, job.failure) == ("done", None)
-    assert load_profile(job.result).head_dim == tiny_model.SHAPE["head_dim"]
+    assert load_profile(job.result).head_dim == tiny_model.SHAPE.head_dim
     job = queue.of("a" * 32).job(calibrated)
     assert (job.state, job.failure, job.result) == ("done", None, "mine")
     made = load_calibration("mine", "a" * 32)

@@ -19,6 +19,7 @@ from routesparse.engine.models import files as model_files
 from routesparse.engine.models import load as models
 from routesparse.engine.models.token_count import prompt_size
 from routesparse.engine.runtime.route import route
+from tests.engine.tiny_shape import SHAPE
 
 LAB_MODEL = paths.REPOSITORY.parent / "shared" / "data" / "lab_model"
 
@@ -28,19 +29,16 @@ def save_tokenizer(folder, tokens=30):
     transformers.PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="w1").save_pretrained(folder)
 
 
-def save_model(folder, seed=0, family="Llama", **overrides):
+def save_model(folder, seed=0, **overrides):
     torch.manual_seed(seed)
-    shape = {
-        "vocab_size": 32,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 512,
-    }
-    config = getattr(transformers, f"{family}Config")(**{**shape, **overrides})
-    getattr(transformers, f"{family}ForCausalLM")(config).save_pretrained(folder)
+    shape = {**SHAPE, "vocab_size": 32, "hidden_size": 32, "intermediate_size": 48, "head_dim": 8}
+    config = transformers.LlamaConfig(**{**shape, "max_position_embeddings": 512, **overrides})
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+
+
+def reconfigure(folder, **change):
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**values, **change}))
 
 
 @pytest.fixture(scope="module")
@@ -114,138 +112,113 @@ def test_route_refuses_a_calibration_of_another_revision(folder):
         pass
 
 
-class TestWrongNames:
-    def test_an_unknown_name(self):
-        refused("nonesuch", "model 'nonesuch' is unknown; pass demo, a folder with config.json, or a hub id")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nonesuch", "model 'nonesuch' is unknown; pass demo, a folder or a hub id"),
+        *(
+            (path, "is unknown; pass demo")
+            for path in ("/nowhere/at/all", "./nowhere", "~/nowhere", "../x/y")
+        ),
+        (__file__, "is a file; pass the folder that holds it"),
+        ("no-such-org/no-such-model", "is neither a folder nor to be had from the hub"),
+        ("demo", "the bundled model is missing"),
+    ],
+)
+def test_a_wrong_name_is_one_line(monkeypatch, tmp_path, name, message):
+    """Without a network, and without the bundled model."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(paths, "DATA", tmp_path)
+    refused(name, message)
 
-    @pytest.mark.parametrize("path", ["/nowhere/at/all", "./nowhere", "~/nowhere-at-all", "../x/y"])
-    def test_a_missing_folder(self, path):
-        refused(path, "is unknown; pass demo, a folder with config.json")
 
-    def test_a_file(self, folder):
-        refused(folder / "config.json", "is a file; pass the folder that holds it")
+WEIGHTS, INDEX, LFS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "version https://git-lfs.github.com\n",
+)
+CONTENTS = [
+    *(("config.json", content, "not readable JSON") for content in (b"{", b"\xff", b"[" * 100_000)),
+    *(("config.json", content, "names no model_type") for content in (b"[]", b"{}", b'{"model_type": 3}')),
+    (WEIGHTS, LFS.encode() * 3, "tiny/model.safetensors is corrupt"),
+    *((WEIGHTS, slice(keep), "tiny/model.safetensors is corrupt") for keep in (0, 4, 100, -10)),
+    (INDEX, b"[]", "has no weight_map"),
+    (INDEX, b'{"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}', "model 'tiny' lacks"),
+    (INDEX, b'{"weight_map": {"a": "../outside.safetensors"}}', "model 'tiny' lacks"),
+    ("tokenizer.json", b'{"version": "1.0"', "tiny/tokenizer.json is not readable JSON"),
+    ("tokenizer.json", b'{"version": "1.0"}', "model 'tiny' cannot be loaded"),
+    ("config.json", None, "'tiny' has no config.json"),
+    (WEIGHTS, None, "has no weights; RouteSparse reads *.safetensors only"),
+    ("tokenizer.json", None, "model 'tiny' has no tokenizer.json"),
+]
 
-    def test_a_hub_id_without_network(self, monkeypatch, tmp_path):
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-        refused("no-such-org/no-such-model", "is neither a folder nor to be had from the hub")
 
-    def test_the_bundled_model_missing(self, monkeypatch, tmp_path):
-        monkeypatch.setattr(paths, "DATA", tmp_path)
-        refused("demo", "the bundled model is missing")
+@pytest.mark.parametrize(("name", "content", "message"), CONTENTS, ids=lambda value: str(value)[:30])
+def test_a_file_that_is_missing_cut_or_something_else_is_one_line(folder, name, content, message):
+    file = folder / name
+    (folder.parent / "outside.safetensors").write_bytes(b"")
+    if content is None:
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[content] if isinstance(content, slice) else content)
+    refused(folder, message)
 
 
-class TestBrokenFolders:
-    def test_no_config(self, folder):
-        (folder / "config.json").unlink()
-        refused(folder, "'tiny' has no config.json")
+@pytest.mark.timeout(30)
+def test_a_pipe_in_place_of_a_config_is_not_waited_for(folder):
+    (folder / "config.json").unlink()
+    os.mkfifo(folder / "config.json")
+    refused(folder, "tiny/config.json is not readable JSON")
 
-    @pytest.mark.parametrize("content", ["{", "\xff"])
-    def test_a_corrupt_config(self, folder, content):
-        (folder / "config.json").write_text(content, "latin-1")
-        refused(folder, "tiny/config.json is not readable JSON")
 
-    def test_a_config_nested_without_end(self, folder):
-        (folder / "config.json").write_text("[" * 100_000)
-        refused(folder, "tiny/config.json is not readable JSON")
+def test_a_weight_file_shorter_than_its_header(folder):
+    """The web process asks for the revision alone, without checking the weights."""
+    (folder / WEIGHTS).write_bytes((2**62).to_bytes(8, "little") + b"{}")
+    with pytest.raises(ModelError, match="shorter than its header"):
+        model_files.revision_of(folder)
 
-    @pytest.mark.timeout(30)
-    def test_a_pipe_in_place_of_a_config(self, folder):
-        (folder / "config.json").unlink()
-        os.mkfifo(folder / "config.json")
-        refused(folder, "tiny/config.json is not readable JSON")
 
-    def test_a_weight_file_shorter_than_its_header(self, folder):
-        """The web process asks for the revision alone, without checking the weights."""
-        (folder / "model.safetensors").write_bytes((2**62).to_bytes(8, "little") + b"{}")
-        with pytest.raises(ModelError, match="shorter than its header"):
-            model_files.revision_of(folder)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"max_position_embeddings": None},
+        {"hidden_size": "wide"},
+        {"num_attention_heads": 0},
+        {"head_dim": True},
+    ],
+)
+def test_a_config_that_counts_nothing(folder, change):
+    """The web process counts tokens and memory with it."""
+    reconfigure(folder, **change)
+    with pytest.raises(ModelError, match=f"can't be read .{next(iter(change))} is"):
+        prompt_size(str(folder), "text")
 
-    @pytest.mark.parametrize(
-        "change",
-        [
-            {"max_position_embeddings": None},
-            {"hidden_size": "wide"},
-            {"num_attention_heads": 0},
-            {"head_dim": True},
-        ],
-    )
-    def test_a_config_that_counts_nothing(self, folder, change):
-        """The web process counts tokens and memory with it."""
-        values = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps({**values, **change}))
-        with pytest.raises(ModelError, match=f"can't be read .{next(iter(change))} is"):
-            prompt_size(str(folder), "text")
 
-    @pytest.mark.parametrize("content", ["[]", "{}", '{"model_type": 3}'])
-    def test_a_config_without_a_model_type(self, folder, content):
-        (folder / "config.json").write_text(content)
-        refused(folder, "names no model_type")
+def test_a_config_that_contradicts_itself(folder):
+    reconfigure(folder, num_attention_heads=5)
+    refused(folder, "tiny/config.json is wrong: The hidden size (32) is not a multiple")
 
-    def test_an_unsupported_family_before_any_weight_is_read(self, folder):
-        (folder / "config.json").write_text('{"model_type": "llama4"}')
-        (folder / "model.safetensors").unlink()
-        refused(folder, "model family 'llama4' is not supported", UnsupportedModelError)
 
-    def test_a_config_that_contradicts_itself(self, folder):
-        values = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps({**values, "num_attention_heads": 5}))
-        refused(folder, "tiny/config.json is wrong: The hidden size (32) is not a multiple")
+def test_an_unsupported_family_is_refused_before_any_weight_is_read(folder):
+    (folder / "config.json").write_text('{"model_type": "llama4"}')
+    (folder / WEIGHTS).unlink()
+    refused(folder, "model family 'llama4' is not supported", UnsupportedModelError)
 
-    def test_no_weights(self, folder):
-        (folder / "model.safetensors").unlink()
-        refused(folder, "has no weights; RouteSparse reads *.safetensors only")
 
-    def test_pickled_weights_only(self, folder):
-        (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-        refused(folder, "has only weights in other formats; RouteSparse reads *.safetensors only")
-
-    @pytest.mark.parametrize("keep", [0, 4, 100, -10])
-    def test_a_truncated_weight_file(self, folder, keep):
-        file = folder / "model.safetensors"
-        file.write_bytes(file.read_bytes()[:keep])
-        refused(folder, "tiny/model.safetensors is corrupt")
-
-    def test_weights_that_are_something_else(self, folder):
-        (folder / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\n" * 3)
-        refused(folder, "tiny/model.safetensors is corrupt")
-
-    @pytest.mark.parametrize("shard", ["model-2.safetensors", "../outside.safetensors"])
-    def test_a_missing_shard_or_one_outside(self, folder, shard):
-        (folder.parent / "outside.safetensors").write_bytes(b"")
-        index = {"weight_map": {"a": "model.safetensors", "b": shard}}
-        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-        refused(folder, "model 'tiny' lacks")
-
-    def test_an_index_without_a_map(self, folder):
-        (folder / "model.safetensors.index.json").write_text("[]")
-        refused(folder, "has no weight_map")
-
-    def test_absent_tensors(self, folder):
-        file = folder / "model.safetensors"
-        weights = load_file(file)
-        del weights["model.layers.1.self_attn.q_proj.weight"]
-        save_file(weights, file, metadata={"format": "pt"})
-        refused(folder, "lacks 1 weights, such as model.layers.1.self_attn.q_proj.weight")
-
-    def test_tensors_of_another_shape(self, folder):
-        save_model(folder / "other", hidden_size=64)
-        shutil.copy(folder / "other" / "model.safetensors", folder)
-        refused(folder, "model 'tiny' cannot be loaded")
-
-    def test_no_tokenizer(self, folder):
-        (folder / "tokenizer.json").unlink()
-        refused(folder, "model 'tiny' has no tokenizer.json")
-
-    def test_a_corrupt_tokenizer(self, folder):
-        (folder / "tokenizer.json").write_text('{"version": "1.0"')
-        refused(folder, "tiny/tokenizer.json is not readable JSON")
-        (folder / "tokenizer.json").write_text('{"version": "1.0"}')
-        refused(folder, "model 'tiny' cannot be loaded")
-
-    def test_a_tokenizer_larger_than_the_embedding(self, folder):
-        save_tokenizer(folder, tokens=40)
-        refused(folder, "embeds 32 tokens but its tokenizer has 40; use the tokenizer that belongs to it")
+def test_files_that_do_not_belong_together(folder):
+    weights = load_file(folder / WEIGHTS)
+    del weights["model.layers.1.self_attn.q_proj.weight"]
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    refused(folder, "lacks 1 weights, such as model.layers.1.self_attn.q_proj.weight")
+    save_model(folder / "other", hidden_size=64)
+    shutil.copy(folder / "other" / WEIGHTS, folder)
+    refused(folder, "model 'tiny' cannot be loaded")
+    save_tokenizer(folder, tokens=40)
+    refused(folder, "embeds 32 tokens but its tokenizer has 40; use the tokenizer that belongs to it")
+    (folder / WEIGHTS).rename(folder / "pytorch_model.bin")
+    save_tokenizer(folder)
+    refused(folder, "has only weights in other formats; RouteSparse reads *.safetensors only")
 
 
 @pytest.mark.skipif(not LAB_MODEL.is_dir(), reason=f"needs {LAB_MODEL.parent.parent.name}/data/lab_model")

@@ -1,7 +1,6 @@
 """Longer contexts by rescaled rotary positions: angles, parity, records, calibrations. CPU, a tiny random Llama."""
 
 import json
-import math
 from dataclasses import replace
 
 import pytest
@@ -64,43 +63,6 @@ def text(tokens):
 
 def text_prompt(loaded, tokens=TOKENS):
     return tokenize(text(tokens), loaded.tokenizer, loaded.max_tokens)
-
-
-def angles(loaded, tokens):
-    """Angle per token of each pair, and the factor on queries and keys, as the model turns a prompt of that length."""
-    rotary = loaded.model.model.rotary_emb
-    cos, sin = rotary(torch.zeros(1, 1, 1), torch.arange(tokens)[None])
-    scale = math.hypot(float(cos[0, 1, 0]), float(sin[0, 1, 0]))
-    return torch.atan2(sin[0, 1, :PAIRS], cos[0, 1, :PAIRS]), scale
-
-
-def plain_angles():
-    return THETA ** (-2.0 * torch.arange(PAIRS) / (2 * PAIRS))
-
-
-def test_position_interpolation_divides_every_angle(folder):
-    found, scale = angles(loaded_with(folder, "linear"), TOKENS)
-    assert torch.allclose(found, plain_angles() / 4)
-    assert scale == pytest.approx(1.0)
-
-
-def test_yarn_keeps_fast_pairs_divides_slow_ones_and_sharpens(folder):
-    """The ramp stands between the pairs that turn 32 times and once within the original context."""
-    found, scale = angles(loaded_with(folder, "yarn"), TOKENS)
-    turns = TRAINED * plain_angles() / (2 * math.pi)
-    ratio = found / plain_angles()
-    assert torch.allclose(ratio[turns > 32], torch.ones(int((turns > 32).sum())), atol=1e-5)
-    assert torch.allclose(ratio[turns < 0.5], torch.full((int((turns < 0.5).sum()),), 0.25), atol=1e-5)
-    assert (turns > 32).any() and (turns < 0.5).any()
-    assert scale == pytest.approx(0.1 * math.log(4.0) + 1.0)
-
-
-def test_longrope_takes_the_long_list_beyond_the_original_context_only(folder):
-    loaded = loaded_with(folder, "longrope")
-    found, scale = angles(loaded, TOKENS)
-    assert torch.allclose(found, plain_angles() / torch.tensor(LONG))
-    assert scale == pytest.approx(math.sqrt(1 + math.log(4.0) / math.log(TRAINED)))
-    assert torch.allclose(angles(loaded, 200)[0], plain_angles() / torch.tensor(SHORT))
 
 
 @kinds

@@ -1,14 +1,11 @@
 """Different tokens look different: byte-level and SentencePiece tokenizers, made here. No model."""
 
-import pandas as pd
 import pytest
 from tokenizers import Tokenizer, decoders, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from routesparse.app.screens.routing_map import answer_card
 from routesparse.engine import paths
 from routesparse.engine.models.token_text import text_of
-from routesparse.engine.rows import ContinuationRow
 
 PIECES = ["<unk>", "<s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "▁the", "the", "é", "\ufffd"]
 
@@ -61,16 +58,3 @@ def test_a_cut_character_shows_the_bytes_that_are_there(byte_level):
     ids = byte_level(" ledger \U0001f469\u200d")["input_ids"]
     assert text_of(byte_level, ids) == " ledger \U0001f469\u200d"
     assert text_of(byte_level, ids[:-1]).startswith(" ledger \U0001f469<0x")
-
-
-def test_the_page_shows_each_token_apart():
-    """Invisible characters, texts that agree as far as they are shown, and a run of an earlier version."""
-    texts = ["\u200b", "\u200d", "\xa0", "\x07", " " * 30, " " * 40, "\ufffd", "\ufffd", "<0xF0>", " the"]
-    rows = pd.DataFrame({"text": texts, "token_id": range(len(texts))})
-    shown = [answer_card._token(row) for row in rows.itertuples()]
-    assert len(set(shown)) == len(shown) and "token 7" in shown[7] and "␣the" in shown[9]
-
-
-def test_a_continuation_that_parts_inside_a_character_marks_that_character_alone():
-    row = ContinuationRow("x", 0, 2, 1, "a<0xC3>", "aé", "aè")
-    assert "<code>a<mark>è</mark></code>" in answer_card.continuation_html(row)

@@ -154,13 +154,6 @@ def test_a_column_costs_no_less_than_its_share_of_a_block(fake_clock, monkeypatc
     assert found.column_us == found.tile_us / CONFIG.block_k == pytest.approx(PLANTED["tile"] / 16, rel=0.02)
 
 
-def test_progress_counts_every_measurement_to_the_end(fake_clock):
-    seen = []
-    found = measure.measure(SHAPE, CONFIG, lengths=LENGTHS, progress=lambda *step: seen.append(step))
-    total = len(found.cells)
-    assert seen == [("profile", done, total) for done in range(total + 1)]
-
-
 def test_measuring_really_runs_dense_sparse_and_probe(monkeypatch):
     monkeypatch.setattr(measure, "REPEATS", 1)
     found = measure.measure(SHAPE, CONFIG, lengths=(512,))
@@ -198,17 +191,6 @@ def test_auto_measures_again_where_the_cached_profile_can_not_be_read(fake_clock
     file.write_text(damage if damage != "other name" else "{")
     with pytest.raises(ProfileError, match="is corrupt"):
         measure.profile_for(first.name, SHAPE, CONFIG)
-
-
-def test_auto_reads_a_file_again_only_when_it_changed(fake_clock, monkeypatch):
-    made = measure.profile_for("auto", SHAPE, CONFIG)
-    reads, load = [], measure.LatencyProfile.load
-    monkeypatch.setattr(measure.LatencyProfile, "load", lambda path: reads.append(path) or load(path))
-    for _ in range(3):
-        assert measure.profile_for("auto", SHAPE, CONFIG) == made
-    assert len(reads) == 1
-    replace(made, row_us=made.row_us + 1.0).save(paths.profiles())
-    assert measure.profile_for("auto", SHAPE, CONFIG).row_us == made.row_us + 1.0
 
 
 def test_auto_takes_a_shipped_profile_that_fits(fake_clock, monkeypatch):

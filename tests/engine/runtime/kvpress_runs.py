@@ -29,18 +29,9 @@ CONFIG = RouterConfig(
 )
 DENSE = replace(CONFIG, policy="certified", tau=1.0)
 PROFILE = LatencyProfile("p", "d", "torch", "float32", 16, 2, 1, 32, 16, 0, 10, 0, 0, 10, 0, 0, 0, 0)
-SHAPE = {
-    "vocab_size": 97,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 2048,
-    "initializer_range": 0.2,
-    "pad_token_id": 0,
-    "eos_token_id": None,
-}
+SHAPE = dict(vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4)
+SHAPE |= dict(num_key_value_heads=2, head_dim=16, max_position_embeddings=2048, initializer_range=0.2)
+SHAPE |= dict(pad_token_id=0, eos_token_id=None)
 PRESSES = {
     "streaming_llm": lambda: kvpress.StreamingLLMPress(compression_ratio=0.5),
     "snapkv": lambda: kvpress.SnapKVPress(compression_ratio=0.5),
@@ -50,7 +41,7 @@ PRESSES = {
 
 def model(family="Llama", **overrides):
     torch.manual_seed(0)
-    config = getattr(transformers, f"{family}Config")(**{**SHAPE, "head_dim": 16, **overrides})
+    config = getattr(transformers, f"{family}Config")(**{**SHAPE, **overrides})
     return getattr(transformers, f"{family}ForCausalLM")(config).eval()
 
 
@@ -76,12 +67,9 @@ def decoded(made, cache, logits):
 
 
 def told(made, cache, logits):
-    kept = [layer.keys.double().sum((0, 2)).flatten().tolist() for layer in cache.layers]
-    return {
-        "tokens": None,
-        "lengths": [layer.keys.shape[2] for layer in cache.layers],
-        "keys": kept,
-    } | {"tokens": decoded(made, cache, logits)}
+    lengths = [layer.keys.shape[2] for layer in cache.layers]
+    keys = [layer.keys.double().sum((0, 2)).flatten().tolist() for layer in cache.layers]
+    return {"lengths": lengths, "keys": keys, "tokens": decoded(made, cache, logits)}
 
 
 @torch.no_grad()

@@ -37,17 +37,13 @@ SALT = "one"
 def llama(kv_heads: int) -> transformers.LlamaForCausalLM:
     """The same random model in every process."""
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=97,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=8,
-        num_key_value_heads=kv_heads,
-        head_dim=16,
-        max_position_embeddings=2048,
-        initializer_range=0.2,
+    shape = dict(
+        vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=8
     )
+    shape |= dict(
+        num_key_value_heads=kv_heads, head_dim=16, max_position_embeddings=2048, initializer_range=0.2
+    )
+    config = transformers.LlamaConfig(**shape)
     return transformers.LlamaForCausalLM(config).eval()
 
 

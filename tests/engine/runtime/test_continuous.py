@@ -125,15 +125,6 @@ def test_each_request_leaves_a_bundle_of_its_own(llama, tmp_path):
     assert len({trace.salt for trace in traces.values()}) == len(LENGTHS)
 
 
-def test_a_later_request_of_the_same_id_takes_the_earlier_ones_place(llama):
-    with route_requests(llama, CONFIG, profile=PROFILE) as traces:
-        serve(llama, prompts()[1:2])
-        first = traces["req_0"]
-        serve(llama, prompts()[3:])
-    assert traces["req_0"] is not first
-    assert [t.record().run.tokens for t in (first, traces["req_0"])] == [413, 300]
-
-
 def test_a_preempted_request_is_prefilled_again_and_the_tokens_stay_as_they_are(llama):
     """53 pages hold four prompts of 200 tokens, but not what they generate: the last one gives its pages back."""
     requests = [prompt[:200] for prompt in prompts() * 2 if len(prompt) > 40]

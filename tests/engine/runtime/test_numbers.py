@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from routesparse.engine.errors import NumericsError
-from routesparse.kernels.attention.reference import masked_attention
+from routesparse.kernels.reference import masked_attention
 
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 

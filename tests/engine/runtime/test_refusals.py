@@ -11,21 +11,13 @@ from routesparse.engine import route
 from routesparse.engine.errors import PromptError, UnsupportedModelError
 from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.models import refusals
+from routesparse.engine.models.load import load_model
 from routesparse.engine.runtime import transformers as hf
 from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.continuous import route_requests
+from tests.engine import tiny_shape
 
-SHAPE = {
-    "vocab_size": 97,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 16,
-    "max_position_embeddings": 512,
-    "pad_token_id": 0,
-}
+SHAPE = {**tiny_shape.SHAPE, "num_attention_heads": 2, "num_key_value_heads": 1, "pad_token_id": 0}
 IDS = torch.arange(3, 43)[None]
 
 
@@ -49,53 +41,38 @@ def refused(error, match, model, *args, **inputs):
     assert hf.router_of(model) is None
 
 
-def test_llama4_is_refused_before_anything_runs():
-    config = transformers.Llama4TextConfig(**{**SHAPE, "num_local_experts": 2, "intermediate_size_mlp": 48})
-    model = transformers.Llama4ForCausalLM(config)
-    with pytest.raises(UnsupportedModelError, match=r"'llama4_text'.*chunked attention") as caught:
-        hf.check_supported(model)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["GPT2", "Olmoe", "Bloom"])
-def test_a_family_off_the_list_is_refused_and_the_list_is_shown(name):
-    if name == "GPT2":
-        config = transformers.GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=97)
-        model = transformers.GPT2LMHeadModel(config)
-    else:
-        model = getattr(transformers, f"{name}ForCausalLM")(getattr(transformers, f"{name}Config")(**SHAPE))
-    with pytest.raises(UnsupportedModelError, match=r"never compared.*\(supported: apertus, ") as caught:
-        hf.check_supported(model)
-    assert "\n" not in str(caught.value)
-
-
-def test_every_refusal_by_name_is_about_a_family_that_transformers_has_and_we_do_not_route():
-    known = set(transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES)
-    named = set(refusals._WHY_REFUSED)
-    assert named and not named & refusals.MODEL_FAMILIES
-    assert sorted(named - known) == []
-
-
 @pytest.mark.parametrize(
     ("name", "why"),
     [
+        ("gpt2", r"never compared.*\(supported: apertus, "),
+        ("bloom", "never compared"),
+        ("llama4", "chunked attention"),
+        ("llama4_text", "chunked attention"),
+        ("gemma3", "load the text model"),
+        ("gemma4", "images or sound"),
+        ("gemma4_text", "read the keys of others"),
         ("deepseek_v3", "another head size than its keys"),
         ("glm_moe_dsa", "sparse attention of its own"),
         ("qwen3_next", "recurrent state"),
-        ("gemma4_text", "read the keys of others"),
         ("qwen3_vl", "images or sound"),
     ],
 )
-def test_a_newer_family_is_refused_by_name_with_its_reason(name, why):
-    config = transformers.AutoConfig.for_model(name)
-    with pytest.raises(UnsupportedModelError, match=f"'{name}' is not supported: .*{why}") as caught:
-        refusals.check_family(config)
+def test_a_family_off_the_list_is_refused_by_name_with_its_reason(name, why, tmp_path):
+    """By its configuration, and as a folder before a weight is read."""
+    told = f"'{name}' is not supported: .*{why}"
+    with pytest.raises(UnsupportedModelError, match=told) as caught:
+        refusals.check_family(transformers.AutoConfig.for_model(name))
     assert "\n" not in str(caught.value)
+    (tmp_path / "config.json").write_text(f'{{"model_type": "{name}"}}')
+    with pytest.raises(UnsupportedModelError, match=told):
+        load_model(str(tmp_path))
 
 
 def test_a_refused_family_is_also_refused_without_route():
     config = transformers.OlmoeConfig(**SHAPE, num_experts=2, num_experts_per_tok=1)
     model = transformers.OlmoeForCausalLM(config).eval()
+    with pytest.raises(UnsupportedModelError, match="'olmoe'"):
+        hf.check_supported(model)
     model.set_attn_implementation(hf.NAME)
     with pytest.raises(UnsupportedModelError, match="'olmoe'"), torch.no_grad():
         model(IDS)
@@ -111,14 +88,6 @@ def test_a_static_cache_is_refused():
     refused(UnsupportedModelError, "StaticCache", model, IDS, past_key_values=StaticCache(model.config, 128))
 
 
-def test_generate_with_a_static_cache_is_refused():
-    model = llama()
-    with pytest.raises(UnsupportedModelError, match="StaticCache"), hf.routed_by(model, DenseRouter()):
-        model.generate(
-            IDS, attention_mask=torch.ones_like(IDS), cache_implementation="static", max_new_tokens=2
-        )
-
-
 @pytest.mark.parametrize("padded", [slice(30, 40), slice(10, 12)], ids=["right", "hole"])
 def test_padding_that_is_not_left_is_refused(padded):
     mask = torch.ones_like(IDS)
@@ -126,18 +95,13 @@ def test_padding_that_is_not_left_is_refused(padded):
     refused(PromptError, "padding_side = 'left'", llama(), IDS, attention_mask=mask)
 
 
-def test_a_mask_over_the_last_chunk_alone_is_refused():
+def test_a_mask_of_another_size_is_refused():
     model, cache = llama(), transformers.DynamicCache()
     with torch.no_grad():
         model(IDS, past_key_values=cache)
-    refused(
-        PromptError, "covers 40 of 80", model, IDS, past_key_values=cache, attention_mask=torch.ones(1, 40)
-    )
-
-
-def test_a_four_dimensional_mask_is_refused():
-    mask = torch.ones(1, 1, 40, 40, dtype=torch.bool).tril()
-    refused(UnsupportedModelError, "4-D attention mask", llama(), IDS, attention_mask=mask)
+    mask, square = torch.ones(1, 40), torch.ones(1, 1, 40, 40, dtype=torch.bool).tril()
+    refused(PromptError, "covers 40 of 80", model, IDS, past_key_values=cache, attention_mask=mask)
+    refused(UnsupportedModelError, "4-D attention mask", llama(), IDS, attention_mask=square)
 
 
 @pytest.mark.parametrize("kind", ["none", "hole", "block"])
@@ -176,14 +140,11 @@ def test_an_attention_function_that_does_not_run_is_named(name, block, monkeypat
     assert told[0].filename == __file__ and model.config._attn_implementation == name
 
 
-def test_packed_sequences_are_refused():
+def test_packed_sequences_and_attention_matrices_are_refused():
     positions = torch.cat((torch.arange(25), torch.arange(15)))[None]
     refused(PromptError, "packed", llama(), IDS, position_ids=positions, use_cache=False)
     lengths = torch.tensor([0, 25, 40], dtype=torch.int32)
     refused(PromptError, "packed", llama(), IDS, cu_seq_lens_q=lengths, cu_seq_lens_k=lengths)
-
-
-def test_output_attentions_is_refused():
     refused(UnsupportedModelError, "output_attentions", llama(), IDS, output_attentions=True)
 
 
@@ -193,9 +154,6 @@ def test_training_is_refused_but_train_mode_without_gradients_is_not():
         model(IDS)
     with torch.no_grad(), hf.routed_by(model, DenseRouter()):
         model(IDS)
-
-
-def test_dropout_is_refused():
     refused(UnsupportedModelError, "model.eval", llama(attention_dropout=0.1).train(), IDS)
 
 
@@ -208,11 +166,7 @@ def test_bidirectional_attention_is_refused():
     model.model.layers[0].self_attn.is_causal = False
     refused(UnsupportedModelError, "bidirectional", model, IDS)
     with pytest.raises(UnsupportedModelError, match="both directions"):
-        hf.check_supported(
-            transformers.Gemma3ForCausalLM(
-                transformers.Gemma3TextConfig(**SHAPE, use_bidirectional_attention=True)
-            )
-        )
+        refusals.check_family(transformers.Gemma3TextConfig(**SHAPE, use_bidirectional_attention=True))
 
 
 def test_the_mask_function_never_builds_a_square_mask():

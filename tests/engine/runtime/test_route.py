@@ -1,6 +1,5 @@
 """``with route(model)`` and the default session with the real routing session. CPU, tiny random models."""
 
-import copy
 import gc
 import sys
 import weakref
@@ -309,18 +308,6 @@ def test_a_forward_reads_what_the_one_before_left_when_its_layers_are_launched(a
         assert before_the_head == [0, 0, 2], "a layer waited for the record of another prompt"
         assert [len(one.passes) for one in trace.prompts] == [2, 2, 2]
     assert len(as_on_a_gpu) == 6 and trace.record().choices
-
-
-def test_chunks_that_continue_one_prefix_read_it_once(as_on_a_gpu):
-    model, ids = llama(), prompt(2 * TOKENS)
-    with torch.no_grad(), route(model, CONFIG) as trace:
-        prefix = model(ids[:, :TOKENS], logits_to_keep=1, use_cache=True).past_key_values
-        for _ in range(3):
-            model(ids[:, TOKENS:], past_key_values=copy.deepcopy(prefix), logits_to_keep=1)
-    for one in trace.prompts:
-        seen = [(layer_pass.layer, layer_pass.decisions[0].segment.index) for layer_pass in one.passes]
-        assert seen == [(0, 0), (1, 0), (0, 1), (1, 1)]
-    assert len(trace.prompts) == 3 and len(as_on_a_gpu) == 2 + 3 * 2
 
 
 def test_a_record_that_can_not_be_read_is_told_once_and_the_next_prompt_is_whole(as_on_a_gpu, monkeypatch):

@@ -146,24 +146,6 @@ def test_decoding_is_dense_and_leaves_no_decision(oracle, start):
     torch.testing.assert_close(out.double(), wanted, atol=ATOL, rtol=0)
 
 
-def test_a_new_prompt_begins_when_a_layer_comes_again_without_cached_keys(oracle, start):
-    routed, call = start()
-    for seed in (0, 1):
-        for layer in range(3):
-            call(oracle.draw_inputs(seed, n_q=400), layer)
-    assert len(routed.trace.prompts) == 2
-    assert [d.layer for d in decisions(routed)] == [0, 1, 2]
-    assert {d.segment.index for d in decisions(routed)} == {0}
-
-
-def test_a_chunk_whose_earlier_keys_were_never_seen_runs_dense(oracle, start):
-    inputs = oracle.draw_inputs(1, n_q=400, n_k=900)
-    routed, call = start()
-    out, mask = call(inputs)
-    assert mask is None and not routed.trace.prompts
-    torch.testing.assert_close(out.double(), oracle.attention(inputs), atol=ATOL, rtol=0)
-
-
 def test_a_sliding_window_layer_is_dense_within_its_window(oracle, start):
     inputs = oracle.draw_inputs(2, n_q=500)
     routed, call = start()

@@ -176,16 +176,6 @@ def test_rows_are_redrawn_for_every_layer_and_segment_and_the_same_on_every_run(
         assert (other != first).any()
 
 
-def test_a_segment_too_short_to_be_probed_is_refused(oracle, config):
-    with pytest.raises(ConfigError, match=r"segment 64 tokens is too short to be probed; use at least 192"):
-        RoutingSession(replace(config, segment_tokens=64), profile=oracle.PROFILE)
-
-
-def test_an_error_predictor_that_does_not_exist_is_refused(oracle, config):
-    with pytest.raises(ConfigError, match=r"beta 0\.5 needs an error predictor"):
-        RoutingSession(replace(config, beta=0.5), profile=oracle.PROFILE)
-
-
 def test_the_calibrations_predictor_enters_the_risk_and_the_record(oracle, config):
     """One tree, one split: e = .3 where g <= .9, else .1."""
     predictor = ErrorPredictor(0.1, ((0, -1, -1),), ((0.9, 0.0, 0.0),), ((1, 0, 0),), ((2, 0, 0),),

@@ -9,7 +9,7 @@ import torch
 import transformers
 from transformers import AttentionInterface, DynamicCache
 
-from routesparse.engine.errors import RouteSparseError, UnsupportedModelError
+from routesparse.engine.errors import UnsupportedModelError
 from routesparse.engine.models.refusals import MODEL_FAMILIES
 from routesparse.engine.runtime import transformers as hf
 from routesparse.engine.runtime.attention_router import AttentionRouter
@@ -21,69 +21,32 @@ BLOCK_Q, BLOCK_K = 32, 16
 WINDOW = 48
 SHAPE = {**tiny_shape.SHAPE, "num_hidden_layers": 4, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 ALTERNATING = ["sliding_attention", "full_attention"] * 2
-MIXTURE = {
-    "num_local_experts": 4,
-    "num_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 32,
-}
+MIXTURE = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+ALTERNATE = {"sliding_window": WINDOW, "layer_types": ALTERNATING}
+CAPPED = {"sliding_window": WINDOW, "attn_logit_softcapping": 2.0, "query_pre_attn_scalar": 16}
 FAMILIES = {
-    "Llama": {},
-    "Qwen2": {"use_sliding_window": True, "sliding_window": WINDOW, "layer_types": ALTERNATING},
-    "Qwen3": {},
-    "Mistral": {"sliding_window": WINDOW},
-    "Phi3": {"sliding_window": WINDOW},
-    "Glm4": {},
-    "Glm": {},
+    **{name: {} for name in ("Llama", "Qwen3", "Glm", "Glm4", "Gemma", "Ministral3", "Arcee", "SeedOss")},
+    **{name: {} for name in ("Helium", "Apertus", "Nemotron", "Ernie4_5", "HunYuanDenseV1", "Olmo2")},
+    **{name: {"sliding_window": WINDOW} for name in ("Mistral", "Phi3", "Starcoder2")},
+    **dict.fromkeys(("Ministral", "Exaone4", "Olmo3", "Cohere2"), ALTERNATE),
+    **dict.fromkeys(("Phimoe", "Qwen3Moe", "Mixtral", "MiniMaxM2"), MIXTURE),
+    **dict.fromkeys(("Gemma2", "VaultGemma"), CAPPED),
+    "Qwen2": {"use_sliding_window": True, **ALTERNATE},
     "Glm4Moe": {**MIXTURE, "n_routed_experts": 4, "first_k_dense_replace": 1},
     "Phi": {"qk_layernorm": True},
-    "Phimoe": MIXTURE,
-    "Gemma": {},
-    "VaultGemma": {"sliding_window": WINDOW, "attn_logit_softcapping": 2.0, "query_pre_attn_scalar": 16},
     "Qwen2Moe": {**MIXTURE, "shared_expert_intermediate_size": 32},
-    "Qwen3Moe": MIXTURE,
-    "Mixtral": MIXTURE,
-    "Ministral": {"sliding_window": WINDOW, "layer_types": ALTERNATING},
-    "Ministral3": {},
-    "Arcee": {},
     "SmolLM3": {"no_rope_layers": [1, 1, 1, 0]},
-    "MiniMaxM2": MIXTURE,
-    "SeedOss": {},
     "StableLm": {"partial_rotary_factor": 0.25},
-    "Helium": {},
-    "Apertus": {},
-    "Nemotron": {},
     "Cohere": {"use_qk_norm": True},
-    "Ernie4_5": {},
-    "Exaone4": {"sliding_window": WINDOW, "layer_types": ALTERNATING},
     "Granite": {"attention_multiplier": 0.25},
-    "HunYuanDenseV1": {},
-    "Olmo2": {},
-    "Olmo3": {"sliding_window": WINDOW, "layer_types": ALTERNATING},
-    "Starcoder2": {"sliding_window": WINDOW},
-    "Gemma2": {"sliding_window": WINDOW, "attn_logit_softcapping": 2.0, "query_pre_attn_scalar": 16},
-    "Gemma3": {"sliding_window": WINDOW, "layer_types": ALTERNATING, "query_pre_attn_scalar": 16},
-    "Cohere2": {"sliding_window": WINDOW, "layer_types": ALTERNATING},
-    "GptOss": {
-        "sliding_window": WINDOW,
-        "layer_types": ALTERNATING,
-        "num_local_experts": 4,
-        "num_experts_per_tok": 2,
-    },
+    "Gemma3": {**ALTERNATE, "query_pre_attn_scalar": 16},
+    "GptOss": {**ALTERNATE, "num_local_experts": 4, "num_experts_per_tok": 2},
 }
-FEATURES = {
-    "Qwen2": ("window",),
-    "Mistral": ("window",),
-    "Phi3": ("window",),
+FEATURES = {name: ("window",) for name, fields in FAMILIES.items() if "sliding_window" in fields}
+FEATURES |= {
     "Gemma2": ("window", "softcap"),
-    "Gemma3": ("window",),
-    "Cohere2": ("window",),
-    "GptOss": ("window", "sinks"),
     "VaultGemma": ("window", "softcap"),
-    "Ministral": ("window",),
-    "Exaone4": ("window",),
-    "Olmo3": ("window",),
-    "Starcoder2": ("window",),
+    "GptOss": ("window", "sinks"),
 }
 
 
@@ -263,19 +226,6 @@ def test_forgetting_the_padding_is_seen_by_the_comparison():
     assert relative(found[:, 60:], logits(model, single)) > 1e-2
 
 
-@pytest.mark.parametrize("family", ["Llama", "Gemma2", "GptOss"])
-def test_a_future_token_changes_no_earlier_output(family):
-    model, ids = build(family), prompt()
-    with hf.routed_by(model, FixedPlanRouter()):
-        before = logits(model, ids)
-        for position in (77, 160, TOKENS - 1):
-            changed = ids.clone()
-            changed[0, position] = (changed[0, position] - 3 + 40) % 90 + 3
-            after = logits(model, changed)
-            assert relative(after[:, :position], before[:, :position]) < 1e-6
-            assert relative(after[:, position:], before[:, position:]) > 1e-3
-
-
 def test_generate_with_chunked_prefill_gives_the_eager_tokens():
     model, ids = build("Gemma2"), prompt(100)
     arguments = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 5, "do_sample": False}
@@ -308,28 +258,6 @@ class TestRestoring:
             assert model.config._attn_implementation == hf.NAME
         assert model.config._attn_implementation == before
         assert hf.router_of(model) is None
-
-    def test_also_after_an_error(self):
-        class FailingRouter(DenseRouter):
-            def attend(self, *args, **kwargs):
-                raise RouteSparseError("as planned")
-
-        model = build("Llama")
-        with pytest.raises(RouteSparseError, match="as planned"), hf.routed_by(model, FailingRouter()):
-            logits(model, prompt(20))
-        assert model.config._attn_implementation == "eager"
-        assert hf.router_of(model) is None
-
-    def test_nested_blocks_on_one_model_each_have_their_router(self):
-        model, outer, inner = build("Llama"), DenseRouter(), DenseRouter()
-        with hf.routed_by(model, outer):
-            logits(model, prompt(20))
-            with hf.routed_by(model, inner):
-                logits(model, prompt(30))
-            logits(model, prompt(40))
-        assert outer.forwards == [20, 40]
-        assert inner.forwards == [30]
-        assert model.config._attn_implementation == "eager"
 
     def test_two_models_at_once_each_have_their_router(self):
         models, routers = [build("Llama"), build("Llama")], [DenseRouter(), DenseRouter()]
@@ -375,13 +303,3 @@ def test_a_gradient_that_routing_would_lose_is_an_error(trained):
         found = model(prompt(40)).logits.sum()
     with pytest.raises(UnsupportedModelError, match="no backward pass"):
         found.backward()
-
-
-def test_outputs_under_grad_are_usable_but_have_no_backward():
-    model, ids = build("Llama"), prompt(40)
-    wanted = logits(model, ids)
-    with hf.routed_by(model, DenseRouter()):
-        found = model(ids).logits
-    assert relative(found.detach(), wanted) < 1e-4
-    with pytest.raises(UnsupportedModelError, match="no backward pass"):
-        found.sum().backward()

@@ -11,7 +11,6 @@ import transformers
 from routesparse.engine import route
 from routesparse.engine.errors import PromptError, UnsupportedModelError
 from routesparse.engine.runtime import transformers as hf
-from routesparse.engine.runtime.current_prompt import _signature
 
 LAYERS, HEADS = 2, 4
 
@@ -204,7 +203,7 @@ def test_a_cropped_cache_runs_dense_and_its_trace_says_so_until_the_next_prompt(
         assert trace.decisions
 
 
-@pytest.mark.parametrize("tokens", [2, 17, 64, 300])
+@pytest.mark.parametrize("tokens", [2, 64])
 @pytest.mark.parametrize("cache", ["cropped", "without its first tokens", "of another model call"])
 def test_the_trace_is_silent_after_a_continuation_of_any_length(model, block, cache, tokens):
     outside = model(prompt(500, 8)).past_key_values
@@ -250,18 +249,6 @@ def test_wrong_guesses_of_assisted_decoding_leave_the_prompt_its_trace(model, bl
             print(trace.decisions)
 
 
-def test_exchanged_tokens_change_the_signature(oracle):
-    keys = oracle.draw_inputs(1, n_q=100).k
-    other = keys.clone()
-    other[:, :, [10, 90]] = other[:, :, [90, 10]]
-    assert torch.equal(
-        _signature(keys), _signature(keys.clone().transpose(1, 2).contiguous().transpose(1, 2))
-    )
-    assert not torch.equal(_signature(keys), _signature(other))
-    for dtype in (torch.bfloat16, torch.float16):
-        assert not torch.equal(_signature(keys.to(dtype)), _signature(other.to(dtype)))
-
-
 @pytest.mark.parametrize("shape", [(0, 300), (1, 0)], ids=str)
 def test_an_empty_batch_is_refused_in_one_line(model, block, shape):
     with block() as trace:
@@ -296,9 +283,3 @@ def test_a_compiled_model_is_routed_as_the_same_model_is_without(model, block, k
         d.routed.choice.tolist() for d in wanted.prompts[0].decisions()
     ]
     assert torch.equal(call(ids, use_cache=False).logits, dense)
-
-
-def test_a_compiled_wrapper_is_refused_in_one_line(model, block):
-    with pytest.raises(UnsupportedModelError, match="pass the one inside this OptimizedModule") as refused:
-        block(torch.compile(model, backend="eager")).__enter__()
-    assert "\n" not in str(refused.value)

@@ -31,19 +31,9 @@ TOKENS, CHUNK, PAGE = 1400, 768, 128
 PROFILE = LatencyProfile("p", "d", "torch", "float32", 32, 2, 1, 128, 64, 0, 10, 0, 0, 10, 0, 0, 0, 0)
 PRICED = RouterConfig(break_even_tokens=0, price=2.0)  # of random weights some 60 % of the area
 DENSE = RouterConfig(break_even_tokens=0, policy="certified", tau=1.0)  # every plan is the whole area
-SHAPE = {
-    "vocab_size": 97,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "max_position_embeddings": 4096,
-    "initializer_range": 0.3,
-    "pad_token_id": 0,
-    "eos_token_id": None,
-}
+SHAPE = dict(vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4)
+SHAPE |= dict(num_key_value_heads=2, head_dim=32, max_position_embeddings=4096, initializer_range=0.3)
+SHAPE |= dict(pad_token_id=0, eos_token_id=None)
 GREEDY = SamplingParams(max_tokens=4, temperature=0.0, prompt_logprobs=0, detokenize=False)
 batches, ids = [], []
 
