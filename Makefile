@@ -60,11 +60,11 @@ lm-eval: .venv/lm-eval/.installed
 # Presses for the KV cache, in a folder that only engine/runtime/kvpress.py looks into; the harness brings the rest.
 kvpress: .venv/kvpress/.installed
 
-# Ray, for `--ray`, in a folder that only engine/crew/cluster.py looks into; the rest it has from .venv.
+# Ray, for `--ray`, in a folder that only engine/scale/cluster.py looks into; the rest it has from .venv.
 ray: .venv/ray/.installed
 
 # DuckDB's extensions for a store with many writers and psycopg for a queue of several hosts, in a folder that only
-# engine/store/ducklake.py and engine/jobs/postgres.py look into.
+# engine/scale/ducklake.py and engine/scale/queue.py look into.
 ducklake: .venv/ducklake/.installed
 
 # An object store for tests/engine/store/test_object_store.py, in an environment of its own: it wants another python-dateutil.

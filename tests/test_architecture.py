@@ -57,7 +57,6 @@ MAY_NAME_FAMILIES = (
     "engine/method/families/",
     "engine/lab/rivals/",
     "engine/lab/",
-    "app/screens/home/pattern_icons.py",  # pictures of those that have one; a family without is shown by its letter
 )
 
 # What stands directly in a folder; everything else has a room.

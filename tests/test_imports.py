@@ -74,6 +74,25 @@ def is_importable(file: str) -> bool:
     return not any(isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) for node in tree.body)
 
 
+def test_one_machine_loads_nothing_that_serves_several_hosts(tmp_path) -> None:
+    """A store and a queue opened, a backup made and a command of the command line, all in files of a home."""
+    code = (
+        "import sys, pathlib\n"
+        "from routesparse.engine import paths\n"
+        "from routesparse.engine.cli.main import main\n"
+        "from routesparse.engine.crew.crews import ONE\n"
+        "from routesparse.engine.jobs.queue import JobQueue\n"
+        "from routesparse.engine.operations.backup import back_up\n"
+        "from routesparse.engine.store.opening import open_store\n"
+        "open_store().close(); JobQueue(paths.home()).close(); ONE.crew(print)\n"
+        f"back_up(paths.home(), pathlib.Path({str(tmp_path / 'backup')!r}))\n"
+        "assert main(['store']) == 0\n"
+        "loaded = [name for name in sys.modules if name.startswith('routesparse.engine.scale')]\n"
+        "assert not loaded, loaded\n"
+    )
+    run_python(code, ROUTESPARSE_HOME=str(tmp_path / "home"))
+
+
 def test_kernels_import_without_triton() -> None:
     """As on a Mac or on Windows; the torch backend works there."""
     code = (

@@ -129,7 +129,6 @@ def store(
     one store only, end the copy before it begins.
     """
     from routesparse.engine.store.duckdb_store import Store
-    from routesparse.engine.store.moving import check_settled, copy_store
     from routesparse.engine.store.opening import open_lake, open_store
 
     if to not in (None, "file", "lake"):
@@ -153,6 +152,8 @@ def store(
             else:
                 print(f"{told['store']}: {runs} runs, their bundles in {told['bundles']}")
             return
+        from routesparse.engine.scale.moving import check_settled, copy_store
+
         file = opened.enter_context(contextlib.closing(Store(paths.database())))
         lake = opened.enter_context(contextlib.closing(open_lake(address)))
         source, target = (file, lake) if to == "lake" else (lake, file)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from routesparse.engine.crew.cluster import Cluster
 from routesparse.engine.crew.pool import Here, Pool
 from routesparse.engine.crew.work import Crew, Do
 from routesparse.engine.errors import InputError
@@ -28,6 +27,8 @@ class Processes:
     def crew(self, opened: Callable[[int], Do]) -> tuple[Crew, int]:
         """Those that will do the work, none of them started, and how many. Errors: InputError."""
         if self.ray is not None:
+            from routesparse.engine.scale.cluster import Cluster
+
             cluster = Cluster(opened, self.ray, self.count)
             return cluster, cluster.processes
         count = self.count or 1

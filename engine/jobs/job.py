@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from routesparse.engine.jobs.presence import Device
@@ -85,33 +85,15 @@ class Job:
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Job:
         """A row of table job."""
-        failure = None
-        if row["error_kind"] is not None:
-            failure = Failure(row["error_kind"], row["error_message"], row["log_id"])
+        values = {each.name: row[each.name] for each in fields(cls) if each.name != "failure"}
+        failed = row["error_kind"] is not None
         return cls(
-            id=row["id"],
-            kind=row["kind"],
-            state=row["state"],
-            label=row["label"],
-            request_json=row["request_json"],
-            prompt_sha256=row["prompt_sha256"],
-            prompt_bytes=row["prompt_bytes"],
-            keep_text=bool(row["keep_text"]),
-            created_at=row["created_at"],
-            started_at=row["started_at"],
-            finished_at=row["finished_at"],
-            attempt=row["attempt"],
-            losses=row["losses"],
-            worker=row["worker"],
-            lease_until=row["lease_until"],
-            cancel_requested=bool(row["cancel_requested"]),
-            stage=row["stage"],
-            done=row["done"],
-            total=row["total"],
-            run_id=row["run_id"],
-            result=row["result"],
-            failure=failure,
-            sweep=row["sweep"],
+            **{
+                **values,
+                "keep_text": bool(row["keep_text"]),
+                "cancel_requested": bool(row["cancel_requested"]),
+            },
+            failure=Failure(row["error_kind"], row["error_message"], row["log_id"]) if failed else None,
         )
 
 

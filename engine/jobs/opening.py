@@ -1,4 +1,4 @@
-"""The queue that the environment names: the SQLite file of a home, or the PostgreSQL of several hosts."""
+"""The queue that the environment names: the SQLite file of a home, or the PostgreSQL of several hosts (scale/)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from pathlib import Path
 
 from routesparse.engine import paths
 from routesparse.engine.errors import ConfigError
-from routesparse.engine.jobs.database import Database
-from routesparse.engine.jobs.postgres import PostgresQueue
-from routesparse.engine.jobs.sqlite_file import SqliteFile
+from routesparse.engine.jobs.database import Database, SqliteFile
 
 FILE = "jobs.sqlite3"
 
@@ -26,6 +24,8 @@ def open_database(home: Path, busy_timeout_s: float) -> tuple[Database, Path]:
             "ROUTESPARSE_QUEUE is set and ROUTESPARSE_SHARED is not; set it to the folder that all hosts of this "
             "queue see"
         )
+    from routesparse.engine.scale.queue import PostgresQueue
+
     return PostgresQueue(address, shared, busy_timeout_s), shared
 
 

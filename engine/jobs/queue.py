@@ -22,7 +22,7 @@ from typing import Any
 
 from routesparse.engine.errors import RouteSparseError
 from routesparse.engine.jobs import presence
-from routesparse.engine.jobs.database import Row, Transaction
+from routesparse.engine.jobs.database import Row
 from routesparse.engine.jobs.job import Claim, FailureKind, Progress, State, lease_end, lease_runs
 from routesparse.engine.jobs.owner_jobs import OwnerJobs, needs_prompt
 
@@ -260,7 +260,7 @@ class JobQueue(OwnerJobs):
                 raise
         self._drop_prompt(claim.job_id)
 
-    def _fenced(self, connection: Transaction, claim: Claim, change: str, values: tuple[Any, ...]) -> None:
+    def _fenced(self, connection: Any, claim: Claim, change: str, values: tuple[Any, ...]) -> None:
         cursor = connection.execute(
             f"UPDATE job SET {change} WHERE id = ? AND attempt = ? AND state = 'running'",
             (*values, claim.job_id, claim.attempt),

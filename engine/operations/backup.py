@@ -18,23 +18,24 @@ import json
 import shutil
 import sqlite3
 import time
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from routesparse.engine import paths, shared_folder
 from routesparse.engine.errors import InputError, StoreError
 from routesparse.engine.files.plain_files import open_plain, read_bounded
 from routesparse.engine.jobs.opening import FILE as QUEUE
-from routesparse.engine.operations import places, restoring
+from routesparse.engine.operations import places
 from routesparse.engine.operations.places import Places
-from routesparse.engine.store import store_errors
 from routesparse.engine.store.bundle import TEMPORARY_PREFIX
 from routesparse.engine.store.duckdb_store import Store
-from routesparse.engine.store.ducklake import LakeStore
-from routesparse.engine.store.moving import copy_rows
 from routesparse.engine.store.opening import open_lake
+
+if TYPE_CHECKING:
+    from routesparse.engine.scale.ducklake import LakeStore
 
 MANIFEST = "backup.json"
 VERSION = 1
@@ -79,25 +80,26 @@ def back_up(home: Path, target: Path) -> Backup:
     if at.lake is None and not any((home / name).exists() for name in (_STORE, QUEUE)):
         raise InputError(f"{home} holds neither runs nor jobs; set ROUTESPARSE_HOME to the home to back up")
     partial = target.with_name(f".{target.name}.partial")
-    with ExitStack() as opened:
-        lake = None if at.lake is None else opened.enter_context(closing(open_lake(at.lake)))
+    lake = None if at.lake is None else open_lake(at.lake)
+    try:
         if at.shared is not None:
             shared_folder.check()
-        try:
-            for left in reversed(range(TRIES)):
-                shutil.rmtree(partial, ignore_errors=True)
-                try:
-                    return _copy(at, lake, partial, target)
-                except (_Moved, FileNotFoundError) as error:
-                    if not left:
-                        raise StoreError(f"{home} changed all the time ({error}); try again later") from error
-                    time.sleep(PAUSE_S)
-        except OSError as error:
-            raise StoreError(
-                f"{error.filename or target}: {error.strerror or error}; nothing was kept"
-            ) from error
-        finally:
+        for left in reversed(range(TRIES)):
             shutil.rmtree(partial, ignore_errors=True)
+            try:
+                return _copy(at, lake, partial, target)
+            except (_Moved, FileNotFoundError) as error:
+                if not left:
+                    raise StoreError(f"{home} changed all the time ({error}); try again later") from error
+                time.sleep(PAUSE_S)
+    except OSError as error:
+        raise StoreError(
+            f"{error.filename or target}: {error.strerror or error}; nothing was kept"
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        if lake is not None:
+            lake.close()
     raise AssertionError("TRIES is positive")
 
 
@@ -110,7 +112,7 @@ def restore(source: Path, home: Path, *, replace: bool = False) -> tuple[Backup,
     """
     source = paths.local(source)
     held, at = read_manifest(source), places.of(home)
-    restoring.check_places(at)
+    places.check_apart(at)
     before = None
     if home.exists() and any(home.iterdir()):
         if not replace:
@@ -130,7 +132,10 @@ def restore(source: Path, home: Path, *, replace: bool = False) -> tuple[Backup,
                 raise InputError(f"{source / name} is damaged (its sha256 is another); nothing was restored")
         if at.shared is not None:
             kept = "the home is as it was, what is shared may hold a part of the backup; call it again"
-        restoring.hand_over(partial, at, open_lake)
+        if at.shared is not None:
+            from routesparse.engine.scale import restoring
+
+            restoring.hand_over(partial, at)
         if before is not None:
             home.rename(before)
         elif home.exists():
@@ -257,12 +262,15 @@ def _copy_store(home: Path, partial: Path) -> None:
 
 def _copy_lake(lake: LakeStore, partial: Path) -> None:
     """The lake's rows of one moment, as a home's database holds them. Errors: StoreError."""
+    from routesparse.engine.scale.ducklake import gone
+    from routesparse.engine.scale.moving import copy_rows
+
     with closing(Store(partial / _STORE)) as copy:
         try:
             with lake.moment() as rows:
                 copy_rows(rows, copy)
         except StoreError as error:
-            if store_errors.gone(error.__cause__):  # `prune` has deleted what this moment still named
+            if gone(error.__cause__):  # `prune` has deleted what this moment still named
                 raise _Moved(str(error)) from error
             raise
 

@@ -15,7 +15,7 @@ from routesparse.engine.errors import ConfigError, InputError, StoreError
 from routesparse.engine.jobs import opening
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.operations import metrics
-from routesparse.engine.operations.sizes import free_bytes
+from routesparse.engine.operations.places import free_bytes
 
 LEAST_FREE_BYTES = 256 << 20
 _PLAIN = "text/plain; charset=utf-8"

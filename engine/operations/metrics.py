@@ -19,7 +19,7 @@ from routesparse.engine.errors import StoreError
 from routesparse.engine.files.plain_files import read_bounded
 from routesparse.engine.jobs import opening
 from routesparse.engine.jobs.queue import JobQueue
-from routesparse.engine.operations.sizes import free_bytes, size_bytes
+from routesparse.engine.operations.places import free_bytes, size_bytes
 from routesparse.engine.store.bundle import REJECTED
 
 JOB_STATES = ("queued", "running", "done", "failed", "cancelled")

@@ -16,10 +16,9 @@ from routesparse.engine.errors import InputError, StoreError
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.operations import places
 from routesparse.engine.operations.places import Places
-from routesparse.engine.store import lake_upkeep, trash
-from routesparse.engine.store.compact import compact
+from routesparse.engine.store import trash
+from routesparse.engine.store.duckdb_file import compact
 from routesparse.engine.store.duckdb_store import Store
-from routesparse.engine.store.ducklake import LakeStore
 from routesparse.engine.store.opening import open_lake
 
 _AT_ONCE = 64  # runs that one transaction removes
@@ -73,8 +72,12 @@ def prune(
             store.delete_runs(runs[first : first + _AT_ONCE])
         trash.empty(store, [*runs, *thrown])
         queue.forget(jobs)
-        if isinstance(store, LakeStore):
-            lake_upkeep.compact(store)
+        if at.lake is not None:
+            from routesparse.engine.scale.ducklake import LakeStore
+            from routesparse.engine.scale.upkeep import compact as compact_lake
+
+            assert isinstance(store, LakeStore)
+            compact_lake(store)
     finally:
         store.close()
         queue.close()

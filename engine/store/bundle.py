@@ -35,8 +35,8 @@ from routesparse.engine.errors import BundleError, DiskFullError, StoreError
 from routesparse.engine.files import plain_files
 from routesparse.engine.rows import RunRecord, RunRow
 from routesparse.engine.schema import Count, FieldError, Positive, checked, from_json, shown
-from routesparse.engine.store import certificate_ranges, run_checks, tables, unpacking
-from routesparse.engine.store.columns import Object
+from routesparse.engine.store import checks, tables, unpacking
+from routesparse.engine.store.rules import Object
 
 FORMAT = "routesparse-bundle"
 # 1 named lambda and g "gate"; 2 had no answer, worst_row and block_reads; 3 no continuation; 4 no certificates;
@@ -183,7 +183,7 @@ def read_table(path: Path, table: str) -> pa.Table:
     """One table of a bundle, its values checked but not its checksum. Errors: BundleError."""
     data = _read_table(path, table, _read_file(path, f"{table}.parquet"))
     with _nonsense_refused(path):
-        _rules(table).check_table(table, data)
+        checks.check_table(table, data)
     return data
 
 
@@ -261,11 +261,6 @@ def _head(files: Iterable[str]) -> str:
     return tables.head_table({name.removesuffix(".parquet") for name in files})
 
 
-def _rules(table: str) -> Any:
-    """The module that holds the rules of a table's values."""
-    return certificate_ranges if table in tables.CERTIFICATE_TABLES else run_checks
-
-
 def _manifest(run: RunRow | CertificateRow, files: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return {
         "format": FORMAT,
@@ -305,7 +300,7 @@ def _verified(path: Path) -> tuple[Manifest, dict[str, pa.Table]]:
         if others:
             raise BundleError(f"{path.name}/{table}.parquet holds rows of other runs: {sorted(others)}")
     with _nonsense_refused(path):
-        _rules(manifest.head).check(data)
+        checks.check(data)
     return Manifest(**{**vars(manifest), "size_bytes": size}), data
 
 

@@ -1,4 +1,4 @@
-"""The DuckDB store in a file, owned by the one process that opens it; ducklake.py has the one for many processes.
+"""The DuckDB store in a file, owned by the one process that opens it; scale/ducklake.py has the one for many processes.
 
 The tables hold everybody's runs. Schema ``visible`` has a view of each table under the same name that shows one
 owner's rows; pages read these alone (owner_view.py).
@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,25 +25,14 @@ import pyarrow as pa
 
 from routesparse.engine.errors import BundleError, StoreError
 from routesparse.engine.files.plain_files import identity
-from routesparse.engine.store import bundle, bundle_moves, store_errors, thumbnail
-from routesparse.engine.store.duckdb_file import HEADS, OF_CERTIFICATES, open_file, roll_back
+from routesparse.engine.store import bundle, store_errors, thumbnail
+from routesparse.engine.store.duckdb_file import open_file, roll_back
 from routesparse.engine.store.read_cache import ReadCache
+from routesparse.engine.store.tables import FACT_TABLES, HEADS, OF_CERTIFICATES
 
 Origin = Literal["spool", "sample"]
 Verified = tuple[bundle.Manifest, dict[str, pa.Table]]
 
-FACT_TABLES = (
-    "layer_run",
-    "head_choice",
-    "candidate_score",
-    "fallback_event",
-    "audit",
-    "worst_row",
-    "probe_meta",
-    "answer",
-    "continuation",
-    "prompt",
-)
 # Of the tables of bundles that are taken in together: the rows of a large run may take a gigabyte.
 MOST_TOGETHER_BYTES = 64 << 20
 _IDLE_READERS = 16
@@ -154,7 +144,7 @@ class Store:
                 )
             place = self.bundles / manifest.run_id
             if path != place:
-                bundle_moves.bring(path, manifest, place, move=move, keep=bool(known))
+                _bring(path, manifest, place, move=move, keep=bool(known))
             elif not place.is_dir():  # another process has deleted the run since the bundle was read
                 self.unlisted.pop(manifest.run_id, None)
                 return None
@@ -166,7 +156,7 @@ class Store:
                 self._insert_all([(manifest, data)], origin)
             except BundleError:
                 if path != place:
-                    bundle_moves.take_back(path, place)
+                    _take_back(path, place)
                 self.unlisted.pop(manifest.run_id)
                 raise
             self.unlisted.pop(manifest.run_id)
@@ -199,7 +189,7 @@ class Store:
                     left.append(path)
                     continue
                 try:
-                    bundle_moves.bring(path, manifest, self.bundles / manifest.run_id, move=True, keep=False)
+                    _bring(path, manifest, self.bundles / manifest.run_id, move=True, keep=False)
                 except StoreError:
                     left.append(path)
                     continue
@@ -384,3 +374,45 @@ def _list_bundle(cursor: duckdb.DuckDBPyConnection, manifest: bundle.Manifest, o
         "INSERT INTO ingested_bundle VALUES (?, ?, ?, ?, ?, now() AT TIME ZONE 'UTC', NULL)",
         [manifest.digest, manifest.run_id, origin, manifest.schema_version, manifest.size_bytes],
     )
+
+
+def _bring(source: Path, manifest: bundle.Manifest, place: Path, *, move: bool, keep: bool) -> None:
+    """Put a bundle's folder into its place in the store; ``keep``: what is there already is the same run."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if place.exists() and not keep:
+            shutil.rmtree(place)  # left by a crash and not in the tables
+        if not place.exists():
+            if move and source.stat().st_dev == place.parent.stat().st_dev:
+                bundle.publish(source, place)
+            else:
+                bundle.copy(source, manifest, place)
+        if move:
+            _discard(source)
+    except OSError as error:
+        raise StoreError(
+            f"{source.name} could not be taken in ({error.strerror or error}); retry later"
+        ) from error
+
+
+def _discard(source: Path) -> None:
+    """Delete a folder that another process may look at: it sees all of it or nothing. Errors: OSError."""
+    hidden = source.with_name(f"{bundle.TEMPORARY_PREFIX}{source.name}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+    try:
+        source.rename(hidden)
+    except FileNotFoundError:
+        return  # it was moved, not copied, or another process has taken the same bundle
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _take_back(source: Path, place: Path) -> None:
+    """Move a bundle that the tables refused back to where it came from; a copy of what is still there goes."""
+    try:
+        if source.exists():
+            shutil.rmtree(place)
+        else:
+            shutil.move(place, source)
+    except OSError as error:
+        raise StoreError(
+            f"{source.name} could not be set aside ({error.strerror or error}); free space and retry"
+        ) from error

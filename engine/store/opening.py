@@ -1,11 +1,15 @@
-"""The store that the environment names: the DuckDB file of this home, or the one of many writers."""
+"""The store that the environment names: the DuckDB file of this home, or the lake of many writers (scale/)."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from routesparse.engine import paths, shared_folder
 from routesparse.engine.errors import ConfigError, StoreError
 from routesparse.engine.store.duckdb_store import Store
-from routesparse.engine.store.ducklake import LakeStore
+
+if TYPE_CHECKING:
+    from routesparse.engine.scale.ducklake import LakeStore
 
 
 def open_store() -> Store:
@@ -19,6 +23,8 @@ def open_store() -> Store:
 
 def open_lake(address: str) -> LakeStore:
     """The store of many writers at this address. Errors as ``open_store``."""
+    from routesparse.engine.scale.ducklake import LakeStore
+
     shared = paths.shared()
     if shared is None:
         raise ConfigError(

@@ -1,16 +1,17 @@
-"""What every value of a run's bundle may be: one schema of ranges, checked before a bundle is moved or stored.
+"""What every value of a bundle may be: one schema of ranges, checked before a bundle is moved or stored.
 
-``SCHEMA`` has a rule for every column of every table of ``engine/rows.py``: the least and the most of a number, the
-words of a choice, the length of a text. ``run_checks.py`` holds a bundle's tables to it, and to each other.
+``SCHEMA`` has a rule for every column of every table of a run and of a certificate: the least and the most of a number,
+the words of a choice, the length of a text. ``checks.py`` holds a bundle's tables to it, and to each other.
 What passes can be stored (whole numbers fit the store's columns) and drawn. Nothing that RouteSparse writes is
 refused: shares may exceed 1 and fall below 0 by rounding, bounds that were not computed are NaN.
 """
 
 from __future__ import annotations
 
+from routesparse.engine.certificate_rows import LEVELS, MOST_TOKEN_TEXT, SCOPES
 from routesparse.engine.config import AUDIT_DEPTHS, POLICIES, PRICES, PROBE_MODES
 from routesparse.engine.rows import EXECUTED_TOLERANCE
-from routesparse.engine.store.rules import Blob, Flag, Number, OneOf, Rule, Text, Whole
+from routesparse.engine.store.rules import FLAG, Rule, blob, number, one_of, text, whole
 
 INT64 = 2**63 - 1
 MOST_LAYERS = 4_096
@@ -25,25 +26,25 @@ _NAME = r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$"
 _WORDS = r"^[^<>&\x00-\x1f\x7f]{1,200}$"  # a budget in words, no markup
 
 
-_SHARE = Number(-ROUNDING, 1 + ROUNDING)
-_BOUND = Number(-ROUNDING, 1 + ROUNDING, bound=True)
-_AMOUNT = Number(-ROUNDING, _LARGEST)
-_DIFFERENCE = Number(-_LARGEST, _LARGEST)
-_ID = Text(128)
-_PATTERN = Text(64, _NAME)
-_BUDGET = Text(200, _WORDS)
-_REASON = Text(2_000)
-_JSON = Text(1 << 18, lines=True)  # the manifest has two of them
-_FALLBACK = OneOf(("expand", "dense"))
+_SHARE = number(-ROUNDING, 1 + ROUNDING)
+_BOUND = number(-ROUNDING, 1 + ROUNDING, bound=True)
+_AMOUNT = number(-ROUNDING, _LARGEST)
+_DIFFERENCE = number(-_LARGEST, _LARGEST)
+_ID = text(128)
+_PATTERN = text(64, _NAME)
+_BUDGET = text(200, _WORDS)
+_REASON = text(2_000)
+_JSON = text(1 << 18, lines=True)  # the manifest has two of them
+_FALLBACK = one_of(("expand", "dense"))
 _UNIT: dict[str, Rule] = {
     "run_id": _ID,
-    "batch_index": Whole(),
-    "layer": Whole(0, MOST_LAYERS - 1),
-    "head": Whole(0, MOST_HEADS - 1),
-    "segment": Whole(),
+    "batch_index": whole(),
+    "layer": whole(0, MOST_LAYERS - 1),
+    "head": whole(0, MOST_HEADS - 1),
+    "segment": whole(),
 }
 _CANDIDATE: dict[str, Rule] = {
-    "candidate": Whole(0, _CANDIDATES - 1),
+    "candidate": whole(0, _CANDIDATES - 1),
     "pattern": _PATTERN,
     "budget": _BUDGET,
     "density": _SHARE,
@@ -64,37 +65,37 @@ _NAMES = (
 SCHEMA: dict[str, dict[str, Rule]] = {
     "run": {
         "run_id": _ID,
-        "created_at": Text(40, r"^\d{4}-\d\d-\d\dT"),
-        **dict.fromkeys(_NAMES, Text(lines=True)),  # shown escaped
-        "policy": OneOf(POLICIES),
-        "probe_mode": OneOf(PROBE_MODES),
-        "audit_depth": OneOf(AUDIT_DEPTHS),
-        "dtype": OneOf(tuple(EXECUTED_TOLERANCE)),
-        "budget": Text(40),
+        "created_at": text(40, r"^\d{4}-\d\d-\d\dT"),
+        **dict.fromkeys(_NAMES, text(lines=True)),  # shown escaped
+        "policy": one_of(POLICIES),
+        "probe_mode": one_of(PROBE_MODES),
+        "audit_depth": one_of(AUDIT_DEPTHS),
+        "dtype": one_of(tuple(EXECUTED_TOLERANCE)),
+        "budget": text(40),
         "calibration_mismatch": _REASON,
         **dict.fromkeys(("config_json", "versions_json"), _JSON),
         **dict.fromkeys(("tau", "gate_threshold", "tau_layer", "coverage", "top1_agreement"), _SHARE),
-        "confidence": Number(0.0, 1.0),
-        "price": Number(*PRICES),
-        "sweep": Text(64, r"^[0-9A-Za-z-]+$"),
-        "seed": Whole(-INT64 - 1, INT64),
-        "batch": Whole(1, 1 << 16),
-        "tokens": Whole(1, _TOKENS),
-        "layers": Whole(1, MOST_LAYERS),
-        **dict.fromkeys(("heads", "kv_heads"), Whole(1, MOST_HEADS)),
-        "head_dim": Whole(1, 1 << 16),
-        "segments": Whole(1, 1 << 20),
-        **dict.fromkeys(("block_q", "block_k"), Whole(1, 1 << 20)),
-        "routed": Flag(),
+        "confidence": number(0.0, 1.0),
+        "price": number(*PRICES),
+        "sweep": text(64, r"^[0-9A-Za-z-]+$"),
+        "seed": whole(-INT64 - 1, INT64),
+        "batch": whole(1, 1 << 16),
+        "tokens": whole(1, _TOKENS),
+        "layers": whole(1, MOST_LAYERS),
+        **dict.fromkeys(("heads", "kv_heads"), whole(1, MOST_HEADS)),
+        "head_dim": whole(1, 1 << 16),
+        "segments": whole(1, 1 << 20),
+        **dict.fromkeys(("block_q", "block_k"), whole(1, 1 << 20)),
+        "routed": FLAG,
         **dict.fromkeys(_TIMES, _AMOUNT),
         "density": _SHARE,
-        **dict.fromkeys(("units", *UNIT_COUNTS), Whole()),
-        "over_budget_layers": Whole(0, MOST_LAYERS),
-        "audit_rows": Whole(0, _TOKENS),
+        **dict.fromkeys(("units", *UNIT_COUNTS), whole()),
+        "over_budget_layers": whole(0, MOST_LAYERS),
+        "audit_rows": whole(0, _TOKENS),
         **dict.fromkeys(("mean_error", "max_error", "logit_error", "kl_nats", "drift_distance"), _AMOUNT),
         "delta": _SHARE,
         "drift_p": _SHARE,
-        "drift_alarm": Flag(),
+        "drift_alarm": FLAG,
     },
     "layer_run": {
         "run_id": _ID,
@@ -103,95 +104,142 @@ SCHEMA: dict[str, dict[str, Rule]] = {
             ("limit_us", "planned_us", "dense_us", "probe_us", "index_us", "route_us", "kernel_us"), _AMOUNT
         ),
         "density": _SHARE,
-        "over_budget": Flag(),
+        "over_budget": FLAG,
         "forward_error": _AMOUNT,
         "lower_mass": _BOUND,
-        "raised": Whole(0, _CANDIDATES),
+        "raised": whole(0, _CANDIDATES),
     },
     "head_choice": {
         **_UNIT,
         **_CANDIDATE,
-        **dict.fromkeys(("first_token", "body_tokens"), Whole(0, _TOKENS)),
-        "tokens": Whole(1, _TOKENS),
-        "tests": Whole(0, _CANDIDATES),
+        **dict.fromkeys(("first_token", "body_tokens"), whole(0, _TOKENS)),
+        "tokens": whole(1, _TOKENS),
+        "tests": whole(0, _CANDIDATES),
         **dict.fromkeys(("gate_statistic", "local_band", "agreement", "gate_threshold"), _SHARE),
         **dict.fromkeys(("lower_mass", "conformal_lower_mass", "row_lower_mass"), _BOUND),
         "entropy": _AMOUNT,
         "fallback": _FALLBACK,
-        "unmet": Flag(),
+        "unmet": FLAG,
     },
     "candidate_score": {
         **_UNIT,
         **_CANDIDATE,
         "predicted_error": _AMOUNT,
-        **dict.fromkeys(("admissible", "chosen"), Flag()),
+        **dict.fromkeys(("admissible", "chosen"), FLAG),
     },
     "fallback_event": {
         **_UNIT,
-        "test": Whole(1, _CANDIDATES),
+        "test": whole(1, _CANDIDATES),
         **dict.fromkeys(("from_candidate", "to_candidate"), _CANDIDATE["candidate"]),
         "lower_mass": _BOUND,
         "tau": _SHARE,
         "kind": _FALLBACK,
         "paid_us": _DIFFERENCE,
-        "scope": OneOf(("head", "layer")),
+        "scope": one_of(("head", "layer")),
     },
     "audit": {
         **_UNIT,
-        "rows": Whole(1, _TOKENS),
+        "rows": whole(1, _TOKENS),
         **dict.fromkeys(("mass", "min_mass", "row_covered"), _SHARE),
         "lower_mass": _BOUND,
-        "covered": Flag(),
+        "covered": FLAG,
         **dict.fromkeys(("mean_error", "max_error", "bound_paper", "bound_tight", "forward_error"), _AMOUNT),
-        "violations": Whole(),
-        "executed_error": Number(-ROUNDING, _LARGEST, open=True),
+        "violations": whole(),
+        "executed_error": number(-ROUNDING, _LARGEST, open=True),
     },
     "probe": {
         **_UNIT,
-        "rows": Whole(1, 1 << 16),
-        **dict.fromkeys(("columns", "mask_columns"), Whole(1, 1 << 20)),
-        **dict.fromkeys(("pool", "mask_pool"), Whole(1, _TOKENS)),
-        "scale": Number(0.0, 1e6),
-        "positions": Blob(4),
-        **dict.fromkeys(("kinds", "masks"), Blob(1)),
-        "mass": Blob(2),
+        "rows": whole(1, 1 << 16),
+        **dict.fromkeys(("columns", "mask_columns"), whole(1, 1 << 20)),
+        **dict.fromkeys(("pool", "mask_pool"), whole(1, _TOKENS)),
+        "scale": number(0.0, 1e6),
+        "positions": blob(4),
+        **dict.fromkeys(("kinds", "masks"), blob(1)),
+        "mass": blob(2),
     },
     "worst_row": {
         **_UNIT,
-        "rank": Whole(0, _TOKENS),
-        "position": Whole(0, _TOKENS),
+        "rank": whole(0, _TOKENS),
+        "position": whole(0, _TOKENS),
         "mass": _SHARE,
         "error": _AMOUNT,
-        **dict.fromkeys(("lost_blocks", "lost_mass"), Blob(4)),
+        **dict.fromkeys(("lost_blocks", "lost_mass"), blob(4)),
     },
     "block_reads": {
         **_UNIT,
-        "cells": Whole(1, 1 << 20),
-        "pool": Whole(1, _TOKENS),
-        "reads": Blob(1),
-        **dict.fromkeys(("mass", "lost"), Blob(2)),
+        "cells": whole(1, 1 << 20),
+        "pool": whole(1, _TOKENS),
+        "reads": blob(1),
+        **dict.fromkeys(("mass", "lost"), blob(2)),
     },
     "answer": {
         "run_id": _ID,
-        "batch_index": Whole(),
-        "token_id": Whole(0, _TOKENS),
-        "text": Text(lines=True),  # shown escaped
+        "batch_index": whole(),
+        "token_id": whole(0, _TOKENS),
+        "text": text(lines=True),  # shown escaped
         **dict.fromkeys(("dense", "routed"), _SHARE),
-        **dict.fromkeys(("dense_rank", "routed_rank"), Whole(1, _TOKENS)),
+        **dict.fromkeys(("dense_rank", "routed_rank"), whole(1, _TOKENS)),
     },
     "continuation": {
         "run_id": _ID,
-        "batch_index": Whole(),
-        "tokens": Whole(1, 1 << 16),
-        "same_tokens": Whole(0, 1 << 16),
+        "batch_index": whole(),
+        "tokens": whole(1, 1 << 16),
+        "same_tokens": whole(0, 1 << 16),
         # Shown escaped.
-        **dict.fromkeys(("same_text", "dense_text", "routed_text"), Text(10_000, lines=True)),
+        **dict.fromkeys(("same_text", "dense_text", "routed_text"), text(10_000, lines=True)),
     },
     "prompt": {
         "run_id": _ID,
-        "text": Text(1 << 26, lines=True),
-        **dict.fromkeys(("block_starts", "token_starts"), Blob(4)),
+        "text": text(1 << 26, lines=True),
+        **dict.fromkeys(("block_starts", "token_starts"), blob(4)),
+    },
+}
+
+# Of a certificate.
+_ROWS = whole(0, INT64)
+# Relative to an output that may be as small as float32 has it; infinite where the output under test is.
+_ERROR = number(0.0, 1e39, open=True)
+_SAME = (
+    *("run_id", "created_at", "model", "model_revision", "tokenizer_hash", "prompt_name", "prompt_sha256"),
+    *("batch", "tokens", "layers", "heads", "kv_heads", "head_dim", "device", "versions_json"),
+    *("git_commit", "seed", "config_json", "confidence", "owner"),
+)
+
+SCHEMA |= {
+    "certificate": {
+        **{name: SCHEMA["run"][name] for name in _SAME},
+        **dict.fromkeys(("function", "plan"), text(lines=True)),  # shown escaped
+        "dtype": one_of(tuple(EXECUTED_TOLERANCE)),
+        "sampled_rows": whole(1),
+        **dict.fromkeys(("mass_level", "most_beyond"), number(0.0, 1.0)),
+        "tolerance": number(0.0, 1e39),
+        "dense_layers": whole(0, MOST_LAYERS),
+        "verdict": one_of(LEVELS),
+        "sentence": _REASON,
+        "findings_json": text(1 << 14, lines=True),
+    },
+    "claim": {
+        **{name: _UNIT[name] for name in ("run_id", "batch_index", "layer", "head")},
+        "scope": one_of(SCOPES),
+        "worst_position": SCHEMA["worst_row"]["position"],
+        "rows": whole(1, INT64),
+        **dict.fromkeys(("mean_error", "mean_error_bound", "share_within"), _SHARE),
+        **dict.fromkeys(("largest_error", "plan_error", "disagreement"), _ERROR),
+        **dict.fromkeys(("nonfinite_rows", "beyond_rounding", "beyond_tolerance", "low_rows"), _ROWS),
+        **dict.fromkeys(("beyond_rounding_bound", "beyond_tolerance_bound", "low_rows_bound"), _SHARE),
+        **dict.fromkeys(("mass", "mass_bound", "hit_rate", "hit_rate_bound"), _SHARE),
+    },
+    "named_row": {
+        **{name: _UNIT[name] for name in ("run_id", "batch_index")},
+        **{f"worst_{name}": _UNIT[name] for name in ("layer", "head")},
+        "label": text(32, pattern=r"^([0-9]+|last):[0-9]+$"),
+        "position": SCHEMA["worst_row"]["position"],
+        "text": text(MOST_TOKEN_TEXT, lines=True),  # shown escaped
+        "rows": whole(1, INT64),
+        **dict.fromkeys(("mean_error", "mass", "hit_rate"), _SHARE),
+        "largest_error": _ERROR,
+        **dict.fromkeys(("nonfinite_rows", "beyond_rounding", "beyond_tolerance"), _ROWS),
     },
 }
 # Of what people add to runs (labels.py); a comma would part two tags.
-LABEL = {"name": Text(120), "notes": Text(4_000, r"^[^\x00]*$", lines=True), "tag": Text(40, "^[^,]+$")}
+LABEL = {"name": text(120), "notes": text(4_000, r"^[^\x00]*$", lines=True), "tag": text(40, "^[^,]+$")}

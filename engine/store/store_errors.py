@@ -8,22 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from pathlib import Path
 
 from routesparse.engine.errors import StoreDamagedError, StoreError
 
 _DAMAGED = ("Corrupt database file", "Corrupt WAL file", "Could not read enough bytes")
-_GONE = ("No such file", "HTTP 404")  # in a folder, in an object store
-_DAMAGED_PARQUET = (
-    "too small to be a Parquet file",
-    "Invalid footer length",
-    "No magic bytes found",
-    *_GONE,
-    "TProtocolException",
-    "Could not read enough bytes",
-)
-_PARQUET = re.compile(r"[^'\"]+\.parquet")
 _STOPPED = "database has been invalidated"
 _MOST_CHARACTERS = 300
 
@@ -33,7 +22,7 @@ def failed(database: Path, what: str, error: Exception, kept: str) -> str:
     text = str(error)
     reason = text.splitlines()[0] if text else type(error).__name__
     if any(mark in text for mark in _DAMAGED):
-        return f"{what}: {database.name} is damaged ({_cause(text)}); {kept}. {_away(database)}"
+        return f"{what}: {database.name} is damaged ({_cause(text)}); {kept}. {away(database)}"
     if _STOPPED in text:
         return f"{what}: the database stopped ({_cause(text)}); {kept}. Start the dashboard again"
     return f"{what} ({reason[:_MOST_CHARACTERS]}); {kept}"
@@ -53,28 +42,8 @@ def not_opened(database: Path, error: Exception) -> StoreError:
                 "writable, with some space, or set ROUTESPARSE_HOME to another one"
             )
     cause = _cause(text)
-    message = f"{database.name} can't be opened ({cause}). {_away(database)}"
+    message = f"{database.name} can't be opened ({cause}). {away(database)}"
     return StoreDamagedError(message, database, cause)
-
-
-def damaged_in_lake(shared: Path, error: Exception) -> str | None:
-    """Which file of a lake is damaged or gone, and what to do; None where the error says nothing of the kind."""
-    text = str(error)
-    named = _PARQUET.search(text)
-    if named is None or not any(mark in text for mark in _DAMAGED_PARQUET):
-        return None
-    begin = "If `routesparse prune` has just run, read again; else stop" if gone(error) else "Stop"
-    return (
-        f"{named[0]} of the lake is damaged ({text.splitlines()[0][:_MOST_CHARACTERS]}). {begin} all its dashboards; "
-        f"then restore a backup, or move {shared / 'lake'} away and name another database in ROUTESPARSE_STORE and, "
-        "where it is set, another ROUTESPARSE_LAKE: they take the runs in from their bundles, without names, notes, "
-        "tags and pins"
-    )
-
-
-def gone(error: BaseException | None) -> bool:
-    """Whether a file of rows is not there: `prune` may have deleted what an older snapshot still named."""
-    return any(mark in str(error) for mark in _GONE)
 
 
 def no_room(error: Exception) -> bool:
@@ -82,7 +51,8 @@ def no_room(error: Exception) -> bool:
     return any(os.strerror(code) in str(error) for code in (errno.ENOSPC, errno.EDQUOT))
 
 
-def _away(database: Path) -> str:
+def away(database: Path) -> str:
+    """What to do about a file of no use: the bundles hold all that a run is."""
     return (
         f"Stop the dashboard, move {database.name} and {database.name}.wal out of {database.parent} and start it "
         "again: it takes the runs in from their bundles, without names, notes, tags and pins"

@@ -55,6 +55,10 @@ CERTIFICATE_TABLES: dict[str, tuple[type, str]] = {
     "claim": (ClaimRow, "claims"),
     "named_row": (NamedRow, "named"),
 }
+HEADS = ("run", "certificate")  # the tables with one row a bundle
+# What the store keeps of the other tables; the heatmaps and masks stay in the bundle.
+FACT_TABLES = (*(name for name in TABLES if name not in ("run", "block_reads", "probe")), "probe_meta")
+OF_CERTIFICATES = ("claim", "named_row")
 # table -> a column's name in bundles of schema 1 -> its name now
 RENAMED = {"run": {"gate": "gate_threshold"}, "head_choice": {"gate": "gate_statistic"}}
 # Since schema 3, 3, 4 and 6; the others where the run has them.

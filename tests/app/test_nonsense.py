@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from routesparse.app.shell.access import access
-from routesparse.engine.store import bundle, run_checks, tables, verdicts
+from routesparse.engine.store import bundle, checks, tables, verdicts
 
 GOOD = "d4e5b678"
 VALUES = {
@@ -30,7 +30,7 @@ PAGES = [
     ("compare", {"runs": GOOD}),
     ("calibration", {}),
     ("new_run", {}),
-    ("sweep", {}),
+    ("compare", {"sweep": ""}),
     ("fleet", {}),
     ("routing_map", {"run": GOOD}),
     ("head", {"run": GOOD, "layer": "0", "head": "0"}),
@@ -40,7 +40,7 @@ PAGES = [
 @pytest.fixture
 def nonsense(waiting, record, factory, monkeypatch):
     """A home with two good runs, and one run for every table and kind of nonsense in all its columns."""
-    monkeypatch.setattr(run_checks, "check", lambda tables: None)
+    monkeypatch.setattr(checks, "check", lambda tables: None)
     for table in set(tables.TABLES) - {"prompt"}:
         schema = tables.arrow_schema(table)
         for kind, values in VALUES.items():
@@ -66,7 +66,7 @@ def test_no_page_fails_for_the_sake_of_another_run(nonsense, open_page):
 @pytest.fixture
 def damaged(filled, record, factory, monkeypatch):
     """What writes a third good run, but for what ``change`` does to its tables, and takes it in unchecked."""
-    monkeypatch.setattr(run_checks, "check", lambda tables: None)
+    monkeypatch.setattr(checks, "check", lambda tables: None)
 
     def write(run_id, change, only=(*tables.TABLES,)):
         path = bundle.write_bundle(factory.rename(record, run_id), filled / "spool")

@@ -21,7 +21,8 @@ from typing import Any
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.store.bundle import verify_bundle
-from routesparse.engine.store.duckdb_store import FACT_TABLES, Store
+from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.tables import FACT_TABLES
 
 # The web process starts faster than a worker and its engine, and is killed more often.
 VICTIMS = (("worker",), ("web",), ("worker", "web"), ("web",))

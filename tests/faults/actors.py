@@ -25,7 +25,7 @@ from routesparse.engine import paths
 from routesparse.engine.errors import NumericsError, StoreError
 from routesparse.engine.jobs.signals import GRACE_S
 from routesparse.engine.jobs.worker import run_worker
-from routesparse.engine.store.duckdb_store import FACT_TABLES
+from routesparse.engine.store.tables import FACT_TABLES
 from routesparse.engine.store.owner_view import OwnerView
 
 FACTORY = Path(__file__).resolve().parents[1] / "engine" / "store" / "factory.py"

@@ -13,7 +13,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # also for a script, 
 
 from stage import PATIENCE_S, Stage
 
-from routesparse.engine.store import ducklake
+from routesparse.engine.scale import ducklake
 from tests import own_postgres
 
 _END_S = 30.0

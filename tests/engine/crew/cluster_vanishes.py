@@ -7,11 +7,11 @@ from pathlib import Path
 
 from nodes import Nodes
 
-from routesparse.engine.crew import cluster
 from routesparse.engine.crew.crews import Processes
 from routesparse.engine.crew.share import share
 from routesparse.engine.crew.work import Piece, Work
 from routesparse.engine.errors import RouteSparseError
+from routesparse.engine.scale import cluster
 
 
 def opened(place):

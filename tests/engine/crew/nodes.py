@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from routesparse.engine.crew.cluster import library
+from routesparse.engine.scale.cluster import library
 
 NODES = 3
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from routesparse.engine.crew import cluster
 from routesparse.engine.errors import InputError, RouteSparseError
+from routesparse.engine.scale import cluster
 
 HERE = Path(__file__).resolve().parent
 needs_ray = pytest.mark.skipif(
@@ -54,7 +54,7 @@ def test_a_killed_node_loses_no_result_and_repeats_none(tmp_path):
 @needs_ray
 def test_a_cluster_that_is_not_there_is_an_error_of_one_line(tmp_path):
     code = (
-        "from routesparse.engine.crew import cluster\n"
+        "from routesparse.engine.scale import cluster\n"
         "from routesparse.engine.errors import InputError\n"
         "for address in ('ray://127.0.0.1:10001', 'auto', 'nowhere'):\n"
         "    try:\n"

@@ -20,7 +20,6 @@ from routesparse.engine.crew.crews import Processes
 from routesparse.engine.crew.pool import Here, Pool, _Child
 from routesparse.engine.crew.share import Team, share
 from routesparse.engine.crew.work import Done, Failed, Lost, Opened, Piece, Refused, Work
-from routesparse.engine.device.broken import broken_device
 from routesparse.engine.errors import (
     DiskFullError,
     InputError,
@@ -212,29 +211,6 @@ def test_an_answer_that_ctrl_c_came_into_is_not_read_on():
     crew.close()
 
 
-def test_an_idle_process_that_ends_is_not_asked_when_another_one_ends():
-    class IdleEnds(Scripted):
-        """Who did "a" ends with nothing to do; then who does "c" ends over it."""
-
-        ended = None
-
-        def answer(self):
-            place, answer = super().answer()
-            if answer == Done("A"):
-                self.ended = place
-                self.answers.appendleft((place, Lost("killed")))
-            return place, answer
-
-        def ask(self, place, given):
-            assert place != self.ended, "nobody is there any more"
-            super().ask(place, given)
-
-    crew = IdleEnds(lose=["c"])
-    outcome, kept, _ = run(crew, [["a"], ["b", "c"]])
-    assert sorted(kept) == [("a", "A"), ("b", "B"), ("c", "C")] and outcome.failed == {}
-    assert crew.ended is not None
-
-
 def test_a_broken_gpu_ends_its_process_and_the_piece_is_done_by_another(monkeypatch):
     """A fake: in place 0 a kernel fails, and then every call to the GPU does. Nobody's GPU is needed."""
     broken = set()
@@ -307,27 +283,6 @@ def test_a_process_that_did_pieces_and_then_fails_all_of_them_is_replaced_and_on
 
     outcome, kept, said = run(Here(lambda place: refuse), [["a", "b", "c", "d", "e"]], processes=1)
     assert set(outcome.failed) == set("bcde") and not any("again" in line for line in said)
-
-
-def test_the_gpu_is_asked_only_where_it_is_in_use(monkeypatch):
-    class Cuda:
-        used, error = False, None
-
-        def is_initialized(self):
-            return self.used
-
-        def synchronize(self):
-            if self.error is not None:
-                raise self.error
-
-    fake = types.SimpleNamespace(cuda=Cuda())
-    monkeypatch.setitem(sys.modules, "torch", fake)
-    fake.cuda.error = RuntimeError("CUDA error: device-side assert triggered\nCompile with ...")
-    assert broken_device() is None
-    fake.cuda.used = True
-    assert broken_device() == "CUDA error: device-side assert triggered"
-    fake.cuda.error = None
-    assert broken_device() is None
 
 
 def test_a_process_that_can_not_begin_where_others_could_is_replaced():
@@ -419,17 +374,6 @@ def test_memory_and_disk_that_ran_out_are_told_as_such_from_any_process(where, e
         share(whole, Pickled(fail if where == "opening" else lambda place: fail), 1, lambda text: None)
     assert is_out_of_memory(raised.value) == (kind is OutOfMemoryError)
     assert isinstance(raised.value, InputError) == (kind is DiskFullError), "exit code 2"
-
-
-def test_processes_stay_for_the_next_work_of_a_team():
-    crew = Scripted()
-    kept = []
-    with Team(crew, 2, lambda text: None) as team:
-        for names in ("ab", "cde"):
-            lots = [[Piece(name, name)] for name in names]
-            team.do(Work("test", lambda place: None, lots, lambda piece, found: kept.append(found)))
-    assert sorted(kept) == list("ABCDE") and crew.closed
-    assert [line for line in crew.log if line.startswith("start")] == ["start 0", "start 1"]
 
 
 def test_ctrl_c_waits_for_what_is_being_kept_and_loses_nothing_that_has_arrived():

@@ -19,14 +19,14 @@ from pathlib import Path
 import pytest
 
 from routesparse.engine import shared_folder
-from routesparse.engine.jobs import database, postgres
 from routesparse.engine.jobs.database import QueueBusyError
 from routesparse.engine.jobs.queue import JobQueue
+from routesparse.engine.scale import queue as postgres
 from tests import own_postgres
 
 HERE = Path(__file__).resolve().parent
 PATIENCE_S = 60.0
-IN_BOTH = ("test_kinds", "test_owners", "test_queue", "test_sweep", "test_worker", "test_worker_processes")
+IN_BOTH = ("test_owners", "test_queue", "test_sweep")
 
 
 def pytest_generate_tests(metafunc):
@@ -111,22 +111,6 @@ def alter(home):
         other.close()
 
     return execute
-
-
-@pytest.fixture
-def old_queue(home, alter, monkeypatch):
-    """Make a queue as an older version left it, with the waiting job "0ld"."""
-
-    def make(version):
-        scripts = database.migrations()[:version]
-        with monkeypatch.context() as patch:
-            patch.setattr(database, "migrations", lambda: scripts)
-            alter(
-                "INSERT INTO job (id, state, label, request_json, prompt_sha256, prompt_bytes, keep_text, created_at) "
-                "VALUES ('0ld', 'queued', 'old.txt', '{\"tau\": 0.8}', 'x', 4, 1, 1.0)"
-            )
-
-    return make
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,10 @@ from contextlib import closing
 
 import pytest
 
-from routesparse.engine.jobs import postgres
 from routesparse.engine.jobs.database import QueueAwayError, QueueUncertainError
 from routesparse.engine.jobs.queue import JobQueue, LeaseLostError
 from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.scale import queue as postgres
 
 TEXT = "the harbour master writes a ledger"
 
@@ -102,17 +102,6 @@ def test_that_is_cut_at_a_submission_queues_the_job_once_or_not_at_all(queue, cu
         assert queue.jobs() == [] and queue.prompts.names() == []
 
 
-def test_that_is_cut_while_the_server_still_confirms_a_submission_keeps_its_prompt(
-    queue, cut_at_commit, monkeypatch
-):
-    cut_at_commit("after")
-    with monkeypatch.context() as patch:
-        patch.setattr(JobQueue, "_came_through", lambda *_: False)  # asked too early
-        with pytest.raises(QueueUncertainError):
-            submit(queue)
-    assert queue.prompts.read(queue.claim("w").job_id).decode() == TEXT
-
-
 def test_that_stays_away_after_a_submission_keeps_the_prompt(queue, cut_at_commit, monkeypatch):
     cut_at_commit("after")
 
@@ -125,14 +114,3 @@ def test_that_stays_away_after_a_submission_keeps_the_prompt(queue, cut_at_commi
         with pytest.raises(QueueUncertainError):
             submit(queue)
     assert [job.id for job in queue.jobs()] == queue.prompts.names() != []
-
-
-def test_that_is_cut_at_a_release_gives_the_job_up(queue, cut_at_commit):
-    submit(queue)
-    claim = queue.claim("w")
-    cut_at_commit("after")
-    with pytest.raises(QueueUncertainError):
-        queue.release(claim)
-    with pytest.raises(LeaseLostError):
-        queue.release(claim)
-    assert queue.job(claim.job_id).state == "queued"

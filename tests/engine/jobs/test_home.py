@@ -2,17 +2,14 @@
 
 import os
 import shutil
-import sqlite3
 
 import pytest
 
 from routesparse.engine.cli import main as cli
 from routesparse.engine.errors import StoreError
-from routesparse.engine.jobs import sqlite_file
 from routesparse.engine.jobs.database import QueueGoneError
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.jobs.worker import run_worker
 
 
 @pytest.fixture
@@ -53,17 +50,6 @@ def test_an_idle_worker_ends_where_its_home_was_deleted_and_the_next_one_begins_
     again.close()
 
 
-def test_a_worker_ends_where_its_home_was_deleted_in_the_midst_of_a_job(home, queue, fakes):
-    queue.submit(RunRequest(), "a prompt of a few words")
-
-    def analyze(request, prompt, run_id, report):
-        shutil.rmtree(home)
-        return fakes.fake_analysis(home.parent)(request, prompt, run_id, report)
-
-    with pytest.raises(QueueGoneError):
-        run_worker(home, analyze, once=True)
-
-
 def test_the_command_tells_a_deleted_home_from_one_that_can_t_be_opened(home, monkeypatch, capsys):
     """Exit code 1: the Procfile's loop starts a new worker, which makes a new queue."""
 
@@ -73,13 +59,6 @@ def test_the_command_tells_a_deleted_home_from_one_that_can_t_be_opened(home, mo
     monkeypatch.setattr("routesparse.engine.jobs.worker.run_worker", gone)
     assert cli.main(["worker"]) == 1
     assert capsys.readouterr().err == "warning: the queue was deleted\n"
-
-
-def test_a_read_only_home_is_named_as_such(home):
-    error = sqlite3.OperationalError("attempt to write a readonly database")
-    error.sqlite_errorcode = sqlite3.SQLITE_READONLY
-    told = sqlite_file._in_our_words(error, home / "jobs.sqlite3")
-    assert isinstance(told, StoreError) and "make the folder writable, or set ROUTESPARSE_HOME" in str(told)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="running as root")

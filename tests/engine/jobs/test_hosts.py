@@ -15,14 +15,14 @@ from contextlib import ExitStack, closing
 import pytest
 
 from routesparse.engine import shared_folder
-from routesparse.engine.jobs import heartbeat, presence, staging
+from routesparse.engine.jobs import heartbeat, staging
 from routesparse.engine.jobs.database import QueueAwayError
 from routesparse.engine.jobs.log import JobLog, tail
-from routesparse.engine.jobs.postgres import PREFIX
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.jobs.signals import Flag
 from routesparse.engine.jobs.worker import run_worker
+from routesparse.engine.scale.queue import PREFIX
 from routesparse.engine.store import bundle
 from tests import own_postgres
 
@@ -145,12 +145,6 @@ class TestHosts:
         assert visible(shared) == [f"{job_id}-1"] and not (other / "ran.txt").exists()
         assert bundle.verify_bundle(shared / "spool" / f"{job_id}-1").run_id == f"{job_id}-1"
 
-    def test_a_device_is_known_on_every_host(self, queue, host):
-        device = presence.Device("NVIDIA H200", True, 150 << 30)
-        with closing(JobQueue(host("gpu"))) as other:
-            other.seen("gpu-1-ab", device)
-        assert [worker.device for worker in queue.workers()] == [device]
-
 
 class TestSharedFolder:
     """It unmounts while a worker has a job, and is mounted again once that job runs no more."""
@@ -209,20 +203,6 @@ class TestSharedFolder:
         assert (job.state, job.attempt, job.losses) == ("done", 2, 0)
         assert visible(shared) == [f"{job_id}-2"] and queue.unpublished() == [] and unmount.left == []
         assert "job_put_back" in [line["event"] for line in tail(home, job_id)]
-
-    def test_that_is_away_when_a_job_fails_puts_it_back(self, queue, shared, host, fakes, unmount):
-        """Whatever the error: a file of the folder may have been missing."""
-        job_id, home = submit(queue), host("a")
-        analyze = fakes.fake_analysis(home)
-
-        def missing(request, prompt, run_id, report):
-            if run_id.endswith("-1"):
-                unmount(run_id)
-                raise FileNotFoundError(2, "No such file or directory", "calibration")
-            return analyze(request, prompt, run_id, report)
-
-        assert run_worker(home, missing, once=True, beat_s=0.05, poll_s=0.05) == 0
-        assert (queue.job(job_id).state, queue.job(job_id).attempt) == ("done", 2)
 
 
 def test_a_server_that_restarts_meanwhile_loses_no_job_and_repeats_none(server, tmp_path, monkeypatch, fakes):

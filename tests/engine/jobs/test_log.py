@@ -1,7 +1,5 @@
 """The workers' log: bounded, for its user only, and never in a job's way."""
 
-import stat
-
 import pytest
 
 from routesparse.engine.jobs import log
@@ -33,11 +31,6 @@ def test_two_workers_share_the_file(home, short):
     assert workers == ["w1", "w2"] * 5
 
 
-def test_it_is_for_its_user_only(home):
-    JobLog(home, "w").write("worker_started")
-    assert stat.S_IMODE((home / "logs" / "worker.jsonl").stat().st_mode) == 0o600
-
-
 def test_a_log_that_can_t_be_written_goes_to_stderr(home, capsys):
     (home / "logs").write_text("a file where the folder should be")
     JobLog(home, "w").write("worker_started")
@@ -49,7 +42,3 @@ def test_a_line_cut_short_is_skipped(home):
     with (home / "logs" / "worker.jsonl").open("a") as file:
         file.write('{"job": "a", "ev\n[1]\n' + "[" * 100_000 + '"a"\n')
     assert len(tail(home, "a")) == 1
-
-
-def test_no_log_yet(home):
-    assert tail(home, "a") == []

@@ -58,11 +58,6 @@ def test_another_s_job_is_like_one_that_does_not_exist(queue, anns, owner, name)
     assert queue.prompts.read(anns) == b"the secret of Ann"
 
 
-@pytest.mark.parametrize("name", sorted(OF_A_JOB - {"delete", "retry"}))
-def test_her_own_job_answers_her(queue, anns, name):
-    assert getattr(queue.of(ANN), name)(anns)
-
-
 def test_lists_hold_one_owner_s_jobs(queue, anns):
     bobs, local = queue.of(BOB).submit(RunRequest(), "text"), queue.submit(RunRequest(), "text")
     assert [[job.id for job in queue.of(owner).jobs()] for owner in (ANN, BOB, None)] == [
@@ -71,12 +66,6 @@ def test_lists_hold_one_owner_s_jobs(queue, anns):
     assert [queue.of(owner).position(job) for owner, job in ((ANN, anns), (BOB, bobs), (None, local))] == [
         1, 2, 3
     ], "everybody waits for the same workers"  # fmt: skip
-
-
-def test_equal_requests_of_two_owners_stay_two_jobs(queue):
-    ids = [queue.of(owner).submit(RunRequest(), "the same text") for owner in (ANN, BOB)]
-    assert len(set(ids)) == 2
-    assert [len(queue.of(owner).jobs()) for owner in (ANN, BOB)] == [1, 1]
 
 
 def test_a_page_can_not_choose_another_owner(queue):
@@ -106,11 +95,3 @@ def test_estimates_come_from_one_s_own_jobs(queue, home, fakes):
     run_worker(home, once=True, analyze=fakes.fake_analysis(home))
     assert job_estimate(queue.of(ANN), RunRequest(), 4).jobs == 1
     assert job_estimate(queue.of(BOB), RunRequest(), 4) is None
-
-
-def test_jobs_of_an_older_version_are_the_local_person_s(old_queue, home):
-    old_queue(1)
-    queue = JobQueue(home)
-    assert [job.id for job in queue.jobs()] == ["0ld"] and queue.of(ANN).jobs() == []
-    assert RunRequest.from_json(queue.jobs()[0].request_json).owner is None
-    queue.close()

@@ -9,21 +9,23 @@ from contextlib import closing
 
 import pytest
 
-from routesparse.engine import doctor, paths, shared_folder
-from routesparse.engine import postgres as named
+from routesparse.engine import shared_folder
 from routesparse.engine.cli import main as cli
+from routesparse.engine.doctor import checks as doctor
 from routesparse.engine.errors import ConfigError, StoreError
-from routesparse.engine.jobs import database, postgres, staging
+from routesparse.engine.jobs import staging
 from routesparse.engine.jobs.database import (
     QueueAwayError,
     QueueBusyError,
     QueueGoneError,
     QueuePlaceError,
 )
-from routesparse.engine.jobs.postgres import IDENTITY, PREFIX
 from routesparse.engine.jobs.queue import JobQueue, _back_in_line
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.operations import endpoint, metrics, sizes
+from routesparse.engine.operations import endpoint, metrics, places
+from routesparse.engine.scale import postgres as named
+from routesparse.engine.scale import queue as postgres
+from routesparse.engine.scale.queue import IDENTITY, PREFIX
 
 TEXT = "the harbour master writes a ledger"
 
@@ -76,19 +78,6 @@ class TestAddress:
             JobQueue(shared)
         assert str(shared) not in str(caught.value)
 
-    def test_of_a_database_that_is_not_there_names_it(self, server, shared, monkeypatch):
-        monkeypatch.setenv("ROUTESPARSE_QUEUE", f"{PREFIX}{server} dbname=nonesuch")
-        with pytest.raises(QueueAwayError, match='"nonesuch" does not exist'):
-            JobQueue(shared)
-
-    def test_of_a_wrong_password_is_told_without_it(self, shared, monkeypatch):
-        """Scripted: the tests' server trusts everybody."""
-        error = postgres._driver().OperationalError(
-            'connection failed: FATAL:  password authentication failed for user "ann"'
-        )
-        told = str(postgres._unreachable(error))
-        assert 'failed for user "ann"' in told and "PGPASSWORD" in told
-
     @pytest.mark.parametrize(
         "said",
         [
@@ -111,21 +100,13 @@ class TestAddress:
 
 
 class TestTables:
-    def test_of_a_newer_version_are_refused_unchanged(self, queue):
+    @pytest.mark.parametrize(("version", "cure"), [(99, "update RouteSparse"), (4, "Name another database")])
+    def test_of_another_version_are_refused_unchanged(self, queue, version, cure):
         with queue._database.transaction() as transaction:
-            transaction.execute("UPDATE about SET version = 99")
-        with pytest.raises(StoreError, match=r"schema 99.*update RouteSparse"):
+            transaction.execute("UPDATE about SET version = ?", (version,))
+        with pytest.raises(StoreError, match=rf"schema {version}.*{cure}"):
             JobQueue(queue.home)
-        assert queue._database.rows("SELECT version FROM about") == [{"version": 99}]
-
-    def test_are_migrated_in_order_and_only_when_new(self, queue, monkeypatch):
-        job_id = submit(queue)
-        scripts = [*database.migrations(), "ALTER TABLE job ADD COLUMN hue TEXT NOT NULL DEFAULT 'teal';\n"]
-        monkeypatch.setattr(database, "migrations", lambda: scripts)
-        for _ in range(2):
-            with closing(JobQueue(queue.home)) as again:
-                sql = "SELECT hue, version FROM job, about WHERE id = ?"
-                assert again._database.rows(sql, (job_id,)) == [{"hue": "teal", "version": len(scripts)}]
+        assert queue._database.rows("SELECT version FROM about") == [{"version": version}]
 
     def test_are_made_once_by_many_at_once(self, shared):
         opened, errors = [], []
@@ -157,13 +138,6 @@ class TestTables:
         with closing(JobQueue(queue.home)) as again:
             assert again.jobs() == []
 
-    def test_that_could_not_be_made_leave_no_mark_in_the_folder(self, shared, monkeypatch):
-        monkeypatch.setattr(database, "migrations", lambda: ["CREATE TABLE job (id NOSUCHTYPE);\n"])
-        with pytest.raises(StoreError, match="nosuchtype"):
-            JobQueue(shared)
-        monkeypatch.undo()
-        assert not (shared / IDENTITY).exists()
-
     def test_keep_a_name_with_a_character_that_postgresql_has_no_place_for(self, queue):
         submit(queue)
         claim = queue.claim("w")
@@ -185,13 +159,6 @@ class TestFolder:
                 call()
         shared.with_name("away").rename(shared)
         assert queue.claim("w").job_id == job_id and len(queue.jobs()) == 1
-
-    def test_holds_prompts_results_and_calibrations_of_all_hosts(self, queue, shared, host):
-        job_id = submit(queue)
-        with closing(JobQueue(host("a"))) as other:
-            assert other.prompts.read(job_id).decode() == TEXT
-            assert staging.spool_of(other) == shared / "spool"
-        assert paths.calibrations() == shared / "calibrations" and paths.profiles() == shared / "profiles"
 
     def test_that_unmounts_takes_no_result_and_hands_none_over(self, queue, shared, factory):
         """Even where what lies there now looks like a spool: it is not this queue's folder."""
@@ -234,12 +201,6 @@ class TestClock:
             queue.release(claim)
         monkeypatch.undo()
 
-    def test_ends_a_lease_of_another_host(self, queue, until):
-        job_id = submit(queue)
-        queue.claim("elsewhere", 0.3)
-        until(queue.requeue_lost, "the lease's end")
-        assert (queue.job(job_id).state, queue.job(job_id).losses) == ("queued", 1)
-
 
 class TestOperations:
     def test_doctor_metrics_and_readiness_see_the_queue_of_all_hosts(self, queue, host):
@@ -259,22 +220,9 @@ class TestOperations:
         assert "routesparse_disk_free_bytes " in metrics.text(home)
         assert "less than 256 MiB free" not in endpoint.problems(home)
         full = shutil.disk_usage(shared)._replace(free=(256 << 20) - 1)
-        monkeypatch.setattr(sizes.shutil, "disk_usage", lambda folder: asked.append(folder) or full)
+        monkeypatch.setattr(places.shutil, "disk_usage", lambda folder: asked.append(folder) or full)
         assert "less than 256 MiB free" in endpoint.problems(home)
         assert asked == [shared] and not home.exists()
-
-    def test_of_a_folder_that_went_say_so(self, queue, shared, monkeypatch):
-        monkeypatch.setattr(postgres.PostgresQueue, "check_place", lambda _: None)  # it goes right after
-        shutil.rmtree(shared)
-        assert "the folder that jobs write to is not there" in endpoint.problems(shared)
-        with pytest.raises(StoreError, match="can't be told"):
-            metrics.text(shared)
-
-    def test_say_what_is_wrong(self, shared, monkeypatch):
-        monkeypatch.setenv("ROUTESPARSE_QUEUE", f"{PREFIX}password=secret")
-        for told in (doctor._queue().detail, *endpoint.problems(shared)):
-            assert "secret" not in told
-        assert doctor._queue().status == "problem" and endpoint.problems(shared)
 
 
 class TestTaking:

@@ -40,19 +40,6 @@ def test_a_stopped_worker_is_not_gone(queue, home, running):
     assert queue.requeue_lost() == []
 
 
-def test_a_worker_without_a_file_is_left_to_its_lease(home):
-    assert not presence.is_gone(home, "on-another-machine")
-
-
-def test_two_who_look_at_once_see_the_same(home):
-    with presence.present(home, "w"):
-        pass
-    held = os.open(home / "workers" / "w.lock", os.O_RDONLY)
-    presence.fcntl.flock(held, presence.fcntl.LOCK_SH)
-    assert presence.is_gone(home, "w")
-    os.close(held)
-
-
 def test_leftovers_go_and_the_living_and_the_needed_stay(home):
     with presence.present(home, "dead"), presence.present(home, "needed"):
         pass

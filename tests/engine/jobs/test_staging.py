@@ -126,28 +126,3 @@ def test_an_empty_mount_point_takes_no_finished_run(queue, folder, shared):
         staging.publish_finished(queue)
     assert names(folder) == {claim.run_id} and queue.unpublished() == [claim.run_id]
     assert list((shared / "spool").iterdir()) == []
-
-
-def test_a_run_whose_copy_loses_its_folder_half_way_waits(queue, folder, shared, monkeypatch):
-    shared_folder.mark()
-    claim = claimed(queue)
-    leave(folder, claim.run_id)
-    queue.finish(claim, claim.run_id)
-
-    def vanish(*_):
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(shared / "spool" / "x"))
-
-    monkeypatch.setattr(bundle, "verify_bundle", lambda path: None)
-    monkeypatch.setattr(bundle, "copy", vanish)
-    with pytest.raises(StoreError, match="it waits"):
-        staging.publish_finished(queue)
-    assert names(folder) == {claim.run_id} and queue.unpublished() == [claim.run_id]
-
-
-def test_a_spool_of_one_host_that_can_t_be_made_says_nothing_of_shared_folders(
-    queue, folder, home, monkeypatch
-):
-    monkeypatch.delenv("ROUTESPARSE_SHARED", raising=False)
-    (home / "file").write_text("")
-    with pytest.raises(StoreError, match="check that its folder is there and writable"):
-        staging._hand_over(folder / "x", home / "file" / "spool" / "x")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from routesparse.engine.errors import ConfigError, InputError, PromptError, StoreError
+from routesparse.engine.errors import ConfigError, InputError, StoreError
 from routesparse.engine.jobs import owner_jobs, sweep
 from routesparse.engine.jobs.prompt_files import PromptFiles
-from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.jobs.worker import run_worker
 from routesparse.engine.store import bundle
@@ -29,14 +28,6 @@ def test_one_call_queues_a_job_for_each_setting_in_order(queue):
     assert [queue.position(job.id) for job in jobs] == [1, 2, 3]
 
 
-def test_other_jobs_have_no_sweep(queue):
-    sweep_id = queue.submit_sweep(of_prices(0.5, 0.1), TEXT)
-    alone = queue.submit(RunRequest(), TEXT)
-    assert queue.job(alone).sweep is None
-    assert queue.sweeps() == [sweep_id]
-    assert queue.sweep("feedfeedfeedfeed") == []
-
-
 @pytest.mark.parametrize(
     ("requests", "message"),
     [
@@ -49,12 +40,6 @@ def test_other_jobs_have_no_sweep(queue):
 def test_a_sweep_of_a_wrong_size_queues_nothing(queue, requests, message):
     with pytest.raises(ConfigError, match=message):
         queue.submit_sweep(requests, TEXT)
-    assert queue.jobs() == [] and queue.prompts.names() == []
-
-
-def test_a_prompt_that_can_not_be_analysed_queues_nothing(queue):
-    with pytest.raises(PromptError):
-        queue.submit_sweep(of_prices(0.5, 0.1), b"a\0b")
     assert queue.jobs() == [] and queue.prompts.names() == []
 
 
@@ -127,13 +112,6 @@ def test_the_runs_carry_the_sweep_and_a_single_run_none(queue, home, fakes):
     assert [run.sweep for run in runs] == [sweep_id, sweep_id, None]
 
 
-def test_jobs_of_an_older_version_have_no_sweep(old_queue, home):
-    old_queue(3)
-    queue = JobQueue(home)
-    assert queue.jobs()[0].sweep is None and queue.claim("worker-1").sweep is None
-    queue.close()
-
-
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [
@@ -153,9 +131,3 @@ def test_values_are_read_as_requests_take_them(name, text, value):
 def test_a_value_that_is_no_number_or_limit_is_named(name, text):
     with pytest.raises(ConfigError, match=repr(text)):
         sweep.value_of(name, text)
-
-
-def test_what_differs_is_what_was_varied():
-    settings = [vars(request) for request in of_prices(0.5, 0.1)]
-    assert sweep.varied_in(settings) == ["price"]
-    assert sweep.varied_in(settings[:1]) == []

@@ -70,16 +70,6 @@ def test_a_job_leaves_its_bundle_in_the_spool(queue, home, work):
     assert queue.workers() == [], "a worker that ends says goodbye"
 
 
-def test_jobs_run_in_order(queue, home, work):
-    ids = [submit(queue) for _ in range(3)]
-    work()
-    assert (home / "ran.txt").read_text().split() == [f"{job_id}-1" for job_id in ids]
-
-
-def test_an_empty_queue_ends_a_worker_with_once(queue, work):
-    work()
-
-
 def test_the_analysis_gets_prompt_and_request(queue, work, analysis):
     seen = []
 
@@ -153,17 +143,6 @@ def test_a_failure_has_a_kind_and_says_what_to_do(queue, home, work, error, kind
     assert visible(home) == staged(home) == []
 
 
-def test_out_of_memory_of_a_gpu_is_told_apart(queue, work):
-    import torch
-
-    def analyze(request, prompt, run_id, report):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    job_id = submit(queue)
-    work(analyze)
-    assert queue.job(job_id).failure.kind == "out_of_memory"
-
-
 def test_memory_that_ran_out_behind_a_model_error_is_told(queue, work):
     def analyze(request, prompt, run_id, report):
         try:
@@ -194,35 +173,6 @@ def test_a_disk_that_fills_while_the_bundle_is_written(queue, home, work, monkey
     again = queue.retry(job_id)
     work()
     assert queue.job(again).state == "done"
-
-
-def test_a_failure_does_not_end_the_worker(queue, work, analysis):
-    def analyze(request, prompt, run_id, report):
-        if request.label == "bad":
-            raise ValueError("no")
-        return analysis(request, prompt, run_id, report)
-
-    bad, good = submit(queue, label="bad"), submit(queue, label="good")
-    work(analyze)
-    assert [queue.job(job).state for job in (bad, good)] == ["failed", "done"]
-
-
-def test_a_request_of_a_newer_version_fails_by_name(queue, alter, work):
-    job_id = submit(queue)
-    alter("""UPDATE job SET request_json = '{"tempo": "allegro"}'""")
-    work()
-    assert queue.job(job_id).failure.kind == "config"
-    assert "tempo" in queue.job(job_id).failure.message
-
-
-def test_a_prompt_that_vanished_fails_the_job(queue, work):
-    job_id = submit(queue)
-    queue.prompts.remove(job_id)
-    work()
-    assert (queue.job(job_id).failure.kind, "is gone" in queue.job(job_id).failure.message) == (
-        "prompt",
-        True,
-    )
 
 
 def endless(report):
@@ -330,18 +280,6 @@ def test_a_locked_queue_is_waited_out(queue, home, monkeypatch, analysis):
     assert events.count("write_missed") == 1
 
 
-def test_an_idle_worker_uses_little_of_a_core(home, analysis):
-    stop = Flag()
-    thread = threading.Timer(4.0, stop.set)
-    thread.start()
-    wall, before = time.monotonic(), time.process_time()
-    run_worker(home, analyze=analysis, stop=stop)
-    used = (time.process_time() - before) / (time.monotonic() - wall)
-    thread.join()
-    stop.close()
-    assert used < 0.02
-
-
 def test_an_idle_worker_has_not_loaded_torch(home):
     code = (
         "import sys; from routesparse.engine.cli.worker import worker; "
@@ -364,22 +302,6 @@ def test_the_log_tells_a_job_s_story_without_its_text(queue, home, work):
     assert {line["job"] for line in tail(home, other)} == {other}
     assert SECRET not in log_text(home)
     assert len(tail(home, job_id, limit=2)) == 2
-
-
-def test_what_a_worker_compiled_at_its_start_is_in_the_log(queue, work, home):
-    from routesparse.engine.decide.ahead import Compiled
-
-    done = threading.Event()
-
-    def compile_ahead():
-        done.set()
-        return Compiled(kernels=89, failed=1, seconds=4.5)
-
-    submit(queue)
-    work(compile_ahead=compile_ahead)
-    assert done.wait(5)
-    wait_for_line(home, '"event": "kernels_compiled"')
-    assert '"kernels": 89, "failed": 1, "seconds": 4.5' in log_text(home)
 
 
 def test_a_worker_that_cannot_compile_ahead_runs_its_jobs(queue, work, home):

@@ -13,9 +13,10 @@ import pytest
 
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.store import bundle, ducklake, overview, spool
+from routesparse.engine.scale import ducklake
+from routesparse.engine.scale.ducklake import PREFIX, LakeStore
+from routesparse.engine.store import bundle, overview, spool
 from routesparse.engine.store.duckdb_store import Store
-from routesparse.engine.store.ducklake import PREFIX, LakeStore
 from routesparse.engine.store.opening import open_store
 from tests import own_postgres
 

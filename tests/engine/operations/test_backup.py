@@ -230,13 +230,3 @@ def test_with_a_shared_queue_both_commands_say_what_is_left_out(home, tmp_path, 
     monkeypatch.delenv("ROUTESPARSE_QUEUE")
     assert main(["backup", str(tmp_path / "again"), "--json"]) == 0
     assert not capsys.readouterr().err
-
-
-def test_the_commands_say_what_they_did(home, tmp_path, monkeypatch, capsys):
-    assert main(["backup", str(tmp_path / "kept"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["runs"] == 2
-    assert main(["restore", str(tmp_path / "kept")]) == 2
-    assert "--replace" in capsys.readouterr().err
-    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "new"))
-    assert main(["restore", str(tmp_path / "kept")]) == 0
-    assert "2 runs and 3 jobs" in capsys.readouterr().out

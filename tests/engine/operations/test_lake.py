@@ -16,9 +16,9 @@ import pytest
 
 from routesparse.engine.cli.main import main
 from routesparse.engine.errors import InputError, StoreError
-from routesparse.engine.operations import backup
 from routesparse.engine.operations.backup import back_up, restore
-from routesparse.engine.store import bundle, ducklake, lake_upkeep, spool
+from routesparse.engine.scale import ducklake, upkeep
+from routesparse.engine.store import bundle, spool
 from routesparse.engine.store.labels import Label
 from routesparse.engine.store.opening import open_store
 from routesparse.engine.store.owner_view import OwnerView
@@ -103,15 +103,6 @@ def test_a_lake_s_backup_comes_back_whole_in_another_lake_and_in_a_file(
     monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "file"))
     assert main(["restore", str(tmp_path / "kept")]) == 0
     assert everything() == rows and files(tmp_path / "file") == kept and jobs(tmp_path / "file") == queue
-
-
-def test_a_file_s_backup_comes_back_in_a_lake(home, tmp_path, new_lake, monkeypatch):
-    rows, kept = everything(), files(home)
-    back_up(home, tmp_path / "kept")
-    other = new_lake("other")
-    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "new"))
-    restore(tmp_path / "kept", tmp_path / "new")
-    assert everything() == rows and files(tmp_path / "new", other) == kept
 
 
 def test_a_backup_of_a_busy_lake_holds_every_run_that_was_finished_before_it(
@@ -232,15 +223,6 @@ def test_a_bundle_that_a_backup_caught_before_its_rows_comes_back_also_at_a_seco
         assert {path.name for path in dashboard.trash.iterdir()} == {deleted.run.run_id}
 
 
-def test_a_backup_tries_again_where_prune_took_a_file(lake_home, tmp_path, monkeypatch):
-    monkeypatch.setattr(backup, "TRIES", 2)
-    monkeypatch.setattr(backup, "PAUSE_S", 0.0)
-    for file in (tmp_path / "lake" / "lake" / "main" / "candidate_score").glob("*.parquet"):
-        file.unlink()
-    with pytest.raises(StoreError, match="changed all the time"):
-        back_up(lake_home, tmp_path / "kept")
-
-
 def test_a_shared_folder_in_the_home_is_not_restored_over(lake_home, tmp_path, monkeypatch):
     back_up(lake_home, tmp_path / "kept")
     monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path))
@@ -294,7 +276,7 @@ def text_anywhere(text: str, shared: Path) -> bool:
 def test_prune_removes_old_runs_of_a_lake_for_good_under_a_dashboard_that_reads_on(
     lake_home, tmp_path, make, monkeypatch, capsys
 ):
-    monkeypatch.setattr(lake_upkeep, "READERS_S", 0.0)
+    monkeypatch.setattr(upkeep, "READERS_S", 0.0)
     shared, secret = (
         tmp_path / "lake",
         "~swordfish in the harbour",
@@ -336,7 +318,7 @@ def test_prune_removes_old_runs_of_a_lake_for_good_under_a_dashboard_that_reads_
 
 
 def test_a_lake_that_could_not_be_compacted_is_told_with_what_was_done(lake_home, monkeypatch, capsys):
-    monkeypatch.setattr(lake_upkeep, "_STEPS", ("no_such_function('lake')",))
+    monkeypatch.setattr(upkeep, "_STEPS", ("no_such_function('lake')",))
     assert main(["prune", "--older-than", "30d"])
     told = " ".join(capsys.readouterr().err.split())
     assert (
@@ -350,7 +332,7 @@ def test_a_lake_that_could_not_be_compacted_is_told_with_what_was_done(lake_home
 def test_prune_takes_the_files_of_writers_that_died_and_leaves_those_that_write(
     lake_home, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(lake_upkeep, "READERS_S", 0.0)
+    monkeypatch.setattr(upkeep, "READERS_S", 0.0)
     folder = tmp_path / "lake" / "lake" / "main" / "run"
     folder.mkdir(parents=True, exist_ok=True)
     dead, alive = folder / "dead.parquet", folder / "alive.parquet"
@@ -362,17 +344,6 @@ def test_prune_takes_the_files_of_writers_that_died_and_leaves_those_that_write(
         os.utime(file, (1e9, 1e9))
     rows = everything()
     with closing(open_store()) as lake:
-        lake_upkeep.compact(lake)
+        upkeep.compact(lake)
     assert not dead.exists() and alive.exists() and everything() == rows
     assert (tmp_path / "lake" / "lake" / "identity").is_file()
-
-
-def test_a_pinned_run_of_a_lake_stays_and_one_deleted_meanwhile_is_no_error(lake_home, monkeypatch):
-    with closing(open_store()) as store:
-        OwnerView(store, None).set_label(OLD, Label(pinned=True))
-        assert store.delete_runs([OLD, "nobody"]) == [OLD] and store.delete_runs([OLD]) == []
-        OwnerView(store, None).restore_run(OLD)
-    monkeypatch.setattr(lake_upkeep, "READERS_S", 0.0)
-    assert main(["prune", "--older-than", "30d"]) == 0
-    with closing(open_store()) as store:
-        assert store.run_ids() == {OLD, NEW}

@@ -9,7 +9,6 @@ import urllib.request
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from routesparse.engine.cli.main import main
 from routesparse.engine.errors import InputError
 from routesparse.engine.jobs import presence
 from routesparse.engine.jobs.queue import JobQueue
@@ -126,11 +125,6 @@ def test_a_port_in_use_is_the_user_s_to_mend(home):
             endpoint.server(home, "127.0.0.1", first.server_port)
     finally:
         first.server_close()
-
-
-def test_once_prints_and_stops(home, capsys):
-    assert main(["metrics", "--once"]) == 0
-    assert samples(capsys.readouterr().out)["routesparse_jobs", "queued"] == 1
 
 
 def test_a_spool_that_hosts_share_is_counted(home, tmp_path, monkeypatch):

@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from routesparse.engine.cli.main import main
-from routesparse.engine.jobs.sqlite_file import SqliteFile
+from routesparse.engine.jobs.database import SqliteFile
 from routesparse.engine.store import bundle, spool
-from routesparse.engine.store.compact import compact
+from routesparse.engine.store.duckdb_file import compact
 from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.labels import Label
 from routesparse.engine.store.owner_view import OwnerView

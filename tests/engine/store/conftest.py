@@ -8,12 +8,12 @@ import shutil
 import pytest
 
 from routesparse.engine import shared_folder
-from routesparse.engine.store import ducklake
+from routesparse.engine.scale import ducklake
+from routesparse.engine.scale.ducklake import PREFIX, LakeStore
 from routesparse.engine.store.duckdb_store import Store
-from routesparse.engine.store.ducklake import PREFIX, LakeStore
 from tests import own_postgres
 
-IN_BOTH = ("test_definitions", "test_queries", "test_store", "test_workbench")
+IN_BOTH = ("test_store", "test_workbench")
 
 
 @pytest.fixture(scope="session")

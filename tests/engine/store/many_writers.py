@@ -10,7 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from routesparse.engine.store.duckdb_store import FACT_TABLES, Store
+from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.tables import FACT_TABLES
 
 TABLES = ("run", "run_summary", "ingested_bundle", *FACT_TABLES)
 _CLOCKS = ("ingested_at",)

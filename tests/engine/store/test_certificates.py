@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 
-from routesparse.engine.certificate_rows import CertificateRow, ClaimRow
 from routesparse.engine.errors import BundleError, InputError, StoreError
-from routesparse.engine.store import (
-    bundle,
-    certificate_queries,
-    certificate_ranges,
-    queries,
-    spool,
-    tables,
-    trash,
-)
-from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store import bundle, certificate_queries, queries, spool, trash
 from routesparse.engine.store.owner_view import OwnerView
 
 ID = "20261101-120000-ce47f1ca"
@@ -67,11 +57,6 @@ def test_a_bundle_has_the_tables_of_one_kind(certified, small, tmp_path, kind):
     (path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(BundleError, match=f"names '{other}', which is no table of a bundle"):
         bundle.verify_bundle(path)
-
-
-@pytest.mark.parametrize("table", tables.CERTIFICATE_TABLES)
-def test_every_column_has_a_rule(table):
-    assert set(certificate_ranges.SCHEMA[table]) == set(tables.arrow_schema(table).names)
 
 
 def test_infinite_errors_of_a_broken_output_are_kept(certified, store, tmp_path):
@@ -175,14 +160,6 @@ def test_a_verdict_better_than_its_named_rows_is_refused(factory, tmp_path, colu
         bundle.verify_bundle(path)
 
 
-def test_a_bundle_of_before_named_rows_is_read(factory, store, tmp_path):
-    record = factory.make_certificate()
-    path = bundle.write_bundle(replace(record, named=()), tmp_path)
-    assert not (path / "named_row.parquet").exists() and bundle.read_certificate(path).named == ()
-    assert store.adopt(path, "spool", move=False) == ID
-    assert certificate_queries.named_rows(OwnerView(store, None), ID) == []
-
-
 def test_a_certificate_is_stored_beside_the_runs_and_is_none_of_them(stored, certified, small):
     view = OwnerView(stored, None)
     assert certificate_queries.certificate(view, ID) == certified.certificate
@@ -197,23 +174,6 @@ def test_a_certificate_is_stored_beside_the_runs_and_is_none_of_them(stored, cer
     assert certificate_queries.resolve(view, "ca") is None, "four characters at least"
     with pytest.raises(InputError, match="is a certificate of window=256; no routing was recorded"):
         queries.resolve(view, "ce47f1ca")
-
-
-def test_every_column_comes_back_from_the_store(stored, certified):
-    view = OwnerView(stored, None)
-    heads = certificate_queries.claims(view, ID, "head")
-    assert set(heads.columns) == {field.name for field in fields(ClaimRow)} - {"run_id"}
-    made = {(claim.layer, claim.head): claim for claim in certified.claims if claim.scope == "head"}
-    for row in heads.itertuples():
-        claim = made[row.layer, row.head]
-        assert (row.mean_error, row.mass, row.worst_position) == (
-            claim.mean_error,
-            claim.mass,
-            claim.worst_position,
-        )
-    assert set(certificate_queries.certificates(view).columns) >= {
-        field.name for field in fields(CertificateRow)
-    } - {"owner"}
 
 
 def test_deleted_restored_and_gone_for_good(stored):
@@ -231,14 +191,6 @@ def test_deleted_restored_and_gone_for_good(stored):
     assert not stored.rows("SELECT * FROM trashed_run") and not (stored.trash / ID).exists()
 
 
-def test_a_lost_trash_list_is_made_again_from_the_folder(stored):
-    OwnerView(stored, None).delete_run(ID)
-    with stored.writing("the list was not lost") as cursor:
-        cursor.execute("DELETE FROM trashed_run")
-    trash.sync(stored)
-    assert stored.rows("SELECT run_id, tokens FROM trashed_run") == [(ID, 4096)]
-
-
 def test_somebody_else_neither_sees_nor_deletes_it(factory, store, home):
     bundle.write_bundle(factory.make_certificate(owner="a" * 32), home / "spool")
     spool.ingest_spool(store, home / "spool")
@@ -249,14 +201,6 @@ def test_somebody_else_neither_sees_nor_deletes_it(factory, store, home):
     with pytest.raises(StoreError, match="is not in the store"):
         other.delete_run(ID)
     assert len(certificate_queries.claims(ann, ID, "head")) == 16
-
-
-def test_a_bundle_that_reached_the_folder_alone_is_taken_in_once(certified, home):
-    bundle.write_bundle(certified, home / "bundles")
-    for expected in ([ID], []):
-        store = Store(home / "routesparse.duckdb")
-        assert spool.recover(store).ingested == expected
-        store.close()
 
 
 @pytest.mark.parametrize("same", [True, False])

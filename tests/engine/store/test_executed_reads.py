@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from routesparse.engine import probe_masks
-from routesparse.engine.errors import InputError
 from routesparse.engine.store import bundle, executed_reads, spool
 from routesparse.engine.store.owner_view import OwnerView
 
@@ -81,14 +80,6 @@ def test_run_without_masks_is_not_recorded(take_in):
     """Never 0: nobody measured it."""
     view = take_in(masks=None, mask_columns=None, mask_pool=None)
     assert executed_reads.block_readers(view, RUN, 0).empty
-
-
-def test_bundle_that_is_gone_or_damaged_is_said(take_in):
-    view = take_in()
-    (view.bundle(RUN) / "probe.parquet").write_bytes(b"PAR1 cut off")
-    with pytest.raises(InputError, match="copy the bundle again"):
-        executed_reads.block_readers(view, RUN, 0)
-    assert executed_reads.block_readers(view, "deadbeef", 0).empty
 
 
 def test_pooled_cells_keep_their_width(take_in):

@@ -17,8 +17,9 @@ import pytest
 from routesparse.engine.errors import ConfigError, StoreError
 from routesparse.engine.operations import backup
 from routesparse.engine.operations.backup import back_up, restore
-from routesparse.engine.store import bundle, ducklake, lake_upkeep, object_store, spool
-from routesparse.engine.store.ducklake import PREFIX, LakeStore
+from routesparse.engine.scale import ducklake, object_store, upkeep
+from routesparse.engine.scale.ducklake import PREFIX, LakeStore
+from routesparse.engine.store import bundle, spool
 from routesparse.engine.store.opening import open_store
 from tests import own_postgres
 from tests.engine.store import many_writers
@@ -107,11 +108,9 @@ def test_rows_go_to_the_object_store_and_come_back_for_every_host(lake, small, f
     put(FOREIGN)
     before = many_writers.rows_of(lake)
     assert before["run"].total() == 1
-    monkeypatch.setattr(lake_upkeep, "READERS_S", 0.0)
-    monkeypatch.setattr(
-        lake_upkeep, "_ORPHANS", ("ducklake_delete_orphaned_files('lake', cleanup_all => true)",)
-    )
-    lake_upkeep.compact(lake)
+    monkeypatch.setattr(upkeep, "READERS_S", 0.0)
+    monkeypatch.setattr(upkeep, "_ORPHANS", ("ducklake_delete_orphaned_files('lake', cleanup_all => true)",))
+    upkeep.compact(lake)
     assert f"{ROWS}{FOREIGN}" in dict(objects(lake)), "another lake's, in the same folder"
     size = {kind: sum(size for name, size in found if "candidate" in name) for kind, found in
             (("before", made), ("after", objects(lake)))}  # fmt: skip

@@ -9,7 +9,6 @@ import re
 from dataclasses import replace
 from importlib import import_module
 
-import duckdb
 import numpy as np
 import pandas as pd
 import pytest
@@ -22,8 +21,6 @@ from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.labels import Label
 from routesparse.engine.store.owner_view import OwnerView
 from routesparse.engine.store.queries import Unit
-from routesparse.engine.store.schema import migrations
-from routesparse.engine.store.tables import RENAMED
 
 DAY = "2026-11-22"  # of Ann's; the others' are earlier
 ANN, BOB = "a" * 32, "b" * 32
@@ -34,7 +31,7 @@ MODULES = [
     import_module(f"{package.__name__}.{found.name}")
     for found in pkgutil.iter_modules(package.__path__)
     # They take the whole store, or make the views.
-    if found.name not in ("duckdb_store", "duckdb_file", "ducklake", "schema", "spool")
+    if found.name not in ("duckdb_store", "duckdb_file", "spool")
 ]
 # How a query is asked for a run; a parameter of another name has to be added here.
 ARGUMENTS = {
@@ -214,7 +211,7 @@ def test_views_narrow_the_rows_of_every_table(stores):
     for (name,) in views:
         ann = OwnerView(stores[0], ANN).rows(f"SELECT count(*) FROM {name}")[0][0]
         nobody = OwnerView(stores[0], "c" * 32).rows(f"SELECT count(*) FROM {name}")[0][0]
-        assert ann > nobody > 0 or name == "model" or (name in PRIVATE and ann > nobody == 0), name
+        assert ann > nobody > 0 or (name in PRIVATE and ann > nobody == 0), name
 
 
 def test_another_s_run_reads_like_one_that_does_not_exist(stores):
@@ -258,42 +255,3 @@ def test_bundle_written_before_owners_belongs_to_the_local_person(stores):
     """The bundled samples, and what the command line writes."""
     assert bundle.owner_of(stores[0].bundles / SAMPLE) is None
     assert bundle.owner_of(stores[0].bundles / ANNS) == ANN
-
-
-def test_store_of_an_older_version_gets_owners_and_keeps_its_runs(factory, tmp_path):
-    """As version 2 left it: tables and summaries in schema main, no column for owners."""
-    file = tmp_path / "routesparse.duckdb"
-    old = [entry for entry in migrations() if entry[0] <= 2]
-    with duckdb.connect(str(file)) as connection:
-        connection.execute(
-            "CREATE TABLE schema_migration (version INTEGER PRIMARY KEY, name TEXT, applied_at TIMESTAMP)"
-        )
-        for number, name, sql in old:
-            connection.execute(sql)
-            connection.execute("INSERT INTO schema_migration VALUES (?, ?, now())", [number, name])
-        known = {
-            row[0]
-            for row in connection.execute(
-                "SELECT column_name FROM duckdb_columns() WHERE table_name = 'run'"
-            ).fetchall()
-        }
-        run = vars(make(factory, "0ld0ld0ld0ld0ld0", None).run)
-        older = {new: old for old, new in RENAMED["run"].items()}
-        named = {older.get(name, name): value for name, value in run.items()}
-        row = {
-            "run_key": 1,
-            "bundle_id": "x",
-            **{name: value for name, value in named.items() if name in known},
-        }
-        assert {"owner", "price", "tau_layer"}.isdisjoint(row)
-        connection.execute(
-            f"INSERT INTO run ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", list(row.values())
-        )
-    for _ in range(2):  # the second start finds everything made
-        store = Store(file)
-        assert OwnerView(store, None).run_ids() == {"0ld0ld0ld0ld0ld0"}
-        assert OwnerView(store, ANN).run_ids() == set()
-        assert OwnerView(store, None).rows("SELECT runs FROM model") == [(1,)]
-        found = OwnerView(store, None).rows("SELECT gate_threshold, price, tau_layer FROM run")
-        assert found == [(run["gate_threshold"], None, None)]
-        store.close()

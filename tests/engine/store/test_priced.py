@@ -1,16 +1,12 @@
-"""Runs of the policy "priced" in the store: a layer's certificate, its climbs, and what older stores lack."""
+"""Runs of the policy "priced" in the store: a layer's certificate, its climbs."""
 
 from dataclasses import replace
 
-import duckdb
 import pandas as pd
 import pytest
 
 from routesparse.engine.store import audit_queries, bundle, fallback_queries, queries, spool
-from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.owner_view import OwnerView
-from routesparse.engine.store.schema import migrations
-from routesparse.engine.store.tables import arrow_schema
 
 
 @pytest.fixture(scope="module")
@@ -142,35 +138,3 @@ def test_other_policies_certify_no_layer(small, store, home):
     assert not queries.layers(view, small.run.run_id)["layer_uncertified"].any()
     assert fallback_queries.layer_certificates(view, [small.run.run_id]).empty
     assert audit_queries.layer_claims(view, [small.run.run_id]).empty
-
-
-def test_a_store_of_the_version_before_prices_keeps_its_runs_and_takes_priced_ones(small, made, home):
-    """As version 5 left it, with a run in it whose rows had to have a lambda."""
-    file = home / "routesparse.duckdb"
-    older = [entry for entry in migrations() if entry[0] <= 5]
-    with duckdb.connect(str(file)) as connection:
-        connection.execute(
-            "CREATE TABLE schema_migration (version INTEGER PRIMARY KEY, name TEXT, applied_at TIMESTAMP)"
-        )
-        for number, name, sql in older:
-            connection.execute(sql)
-            connection.execute("INSERT INTO schema_migration VALUES (?, ?, now())", [number, name])
-        later = ("price", "tau_layer", "sweep", "tuned_price")
-        names = [name for name in arrow_schema("run").names if name not in later]
-        values = [1, "x", *(getattr(small.run, name) for name in names)]
-        connection.execute(
-            f"INSERT INTO run (run_key, bundle_id, {', '.join(names)}) VALUES ({', '.join('?' * len(values))})",
-            values,
-        )
-    bundle.write_bundle(made, home / "spool")
-    store = Store(file)
-    try:
-        assert OwnerView(store, None).rows("SELECT gate_threshold, price, tau_layer FROM run") == [
-            (0.925, None, None)
-        ]
-        with store._connection.cursor() as cursor:  # run keys go on where the older version stopped
-            cursor.execute("SELECT nextval('run_key_sequence')")
-        assert spool.ingest_spool(store).ingested == [made.run.run_id]
-        assert queries.run(OwnerView(store, None), made.run.run_id) == made.run
-    finally:
-        store.close()

@@ -80,30 +80,8 @@ def test_thumbnail_keeps_the_peaks_of_the_full_probe(filled, record):
     assert thumb.kinds[-1] & 1
 
 
-def test_full_probe_of_a_lost_bundle_is_none(filled, record):
-    import shutil
-
-    shutil.rmtree(filled.bundle(record.run.run_id))
-    unit = Unit(record.run.run_id, 0, 0, 0)
-    assert queries.probe_full(filled, unit) is None
-    assert queries.probe_thumbnail(filled, unit) is not None
-
-
 def test_thumbnail_of_zeros_and_of_not_a_number_is_black():
     mass = np.array([[0, np.nan], [np.inf, 0]], "<f2")
     positions, kinds = np.array([1, 2], "<i4").tobytes(), bytes([0, 1])
     made = thumbnail.make(mass.tobytes(), 2, 2, 1.0, positions, kinds)
     assert made.values.tolist() == [[0, 0], [0, 0]]
-
-
-def test_prompt_comes_back_with_its_blocks(filled, record):
-    prompt = queries.prompt(filled, record.run.run_id)
-    assert prompt.text == record.prompt.text
-    assert prompt.block_starts[-1] == len(prompt.text)
-
-
-def test_views_derive_models_devices_and_coverage(filled):
-    assert filled.rows("SELECT model, runs FROM model") == [("demo", 2)]
-    assert filled.rows("SELECT runs FROM device") == [(2,)]
-    assert filled.rows("SELECT prompts FROM domain_coverage") == [(2,)]
-    assert filled.rows("SELECT count(*) FROM run_coverage") == [(2,)]

@@ -1,4 +1,4 @@
-"""The DuckDB store: ingest, deletion, migrations, threads, kill -9. No GPU."""
+"""The DuckDB store: ingest, deletion, versions, threads, kill -9. No GPU."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from routesparse.engine import shared_folder
-from routesparse.engine.errors import BundleError, StoreError
+from routesparse.engine.errors import StoreError
 from routesparse.engine.store import bundle, duckdb_store, queries, spool
-from routesparse.engine.store.duckdb_store import FACT_TABLES, Store
+from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.owner_view import OwnerView
-from routesparse.engine.store.schema import migrations
+from routesparse.engine.store.tables import FACT_TABLES
 
 
 def counts(store):
@@ -58,24 +58,6 @@ def test_bundles_are_taken_in_together_and_a_bad_one_alone_is_set_aside(store, s
     assert store.generation == before + 2, "one change for each transaction"
     assert counts(store)["run"] == 2 * together - 1
     assert store.rows("SELECT count(*) FROM run_summary") == [(2 * together - 1,)]
-
-
-def test_where_bundles_cannot_be_taken_in_together_each_is_tried_alone(
-    store, small, factory, home, monkeypatch
-):
-    """The insert of two fails once, as where a value of one does not fit; the others must not wait for it."""
-    insert = Store._insert_all
-
-    def only_alone(self, given, origin):
-        if len(given) > 1:
-            raise BundleError("one of them can't be stored")
-        insert(self, given, origin)
-
-    monkeypatch.setattr(Store, "_insert_all", only_alone)
-    for name in ("one", "two"):
-        bundle.write_bundle(factory.rename(small, name), home / "spool")
-    assert sorted(spool.ingest_spool(store).ingested) == ["one", "two"]
-    assert not store.unlisted and counts(store)["run"] == 2
 
 
 def test_of_four_bundles_the_one_whose_insert_fails_alone_is_left_behind(
@@ -241,12 +223,6 @@ def test_a_bad_bundle_waits_where_it_can_not_even_be_moved_and_the_others_come_i
     assert spool.ingest_spool(store).rejected[0].name == "aa"
 
 
-def test_stray_file_in_the_spool_is_set_aside(store, home):
-    (home / "spool").mkdir(exist_ok=True)
-    (home / "spool" / "notes.txt").write_text("hello")
-    assert "not a bundle" in spool.ingest_spool(store).rejected[0].reason
-
-
 def test_whatever_lies_in_the_spool_is_set_aside_and_the_others_come_in(store, small, home):
     folder = home / "spool"
     bundle.write_bundle(small, folder)
@@ -266,30 +242,6 @@ def test_whatever_lies_in_the_spool_is_set_aside_and_the_others_come_in(store, s
     for name in names:
         spool.discard_rejection(name)
     assert list((folder / "rejected").iterdir()) == []
-
-
-def test_a_defect_on_one_bundle_does_not_keep_the_others_out(store, small, factory, home, monkeypatch):
-    for run_id in ("aaaa0001", "bbbb0002"):
-        bundle.write_bundle(factory.rename(small, run_id), home / "spool")
-    verify = bundle.verified_tables
-
-    def defect(path):
-        if path.name == "aaaa0001":
-            raise ZeroDivisionError
-        return verify(path)
-
-    monkeypatch.setattr(bundle, "verified_tables", defect)
-    report = spool.ingest_spool(store)
-    assert report.ingested == ["bbbb0002"]
-    assert "unexpected ZeroDivisionError" in report.rejected[0].reason
-    assert (home / "spool" / "rejected" / "aaaa0001").is_dir()
-
-
-def test_bundle_still_being_written_is_left_alone(store, small, home):
-    path = bundle.write_bundle(small, home / "spool")
-    path.rename(home / "spool" / f"{bundle.TEMPORARY_PREFIX}{path.name}")
-    assert not spool.ingest_spool(store)
-    assert visible(home / "spool") == {f"{bundle.TEMPORARY_PREFIX}{path.name}"}
 
 
 def test_deleted_run_can_be_restored(store, small, home):
@@ -332,15 +284,32 @@ def test_old_leftovers_and_old_trash_are_swept(store, small, home):
     assert fresh.exists() and not stale.exists() and not trashed.exists()
 
 
-def test_newer_schema_is_refused_and_the_file_untouched(home):
+@pytest.mark.parametrize(
+    ("version", "cure"), [(99, "upgrade RouteSparse"), (14, "it takes the runs in from their")]
+)
+def test_a_file_of_another_version_is_refused_untouched(home, version, cure):
     path = home / "routesparse.duckdb"
     Store(path).close()
     with duckdb.connect(str(path)) as connection:
-        connection.execute("INSERT INTO schema_migration VALUES (99, 'later', now())")
+        connection.execute("UPDATE schema_migration SET version = ?", [version])
     before = hashlib.sha256(path.read_bytes()).hexdigest()
-    with pytest.raises(StoreError, match="schema 99"):
+    with pytest.raises(StoreError, match=f"schema {version}.*{cure}"):
         Store(path)
     assert hashlib.sha256(path.read_bytes()).hexdigest() == before
+
+
+def test_a_store_is_made_anew_from_the_bundles_of_one_that_was_moved_away(store, opened, small, home):
+    """What a store of an older version is told to do: every row is there again."""
+    bundle.write_bundle(small, home / "spool")
+    spool.ingest_spool(store)
+    before = counts(store)
+    store.close()
+    if type(store) is not Store:
+        return
+    store.database.rename(home / "older.duckdb")
+    again = opened()
+    assert spool.recover(again).ingested == [small.run.run_id] and counts(again) == before
+    again.close()
 
 
 def test_file_that_is_no_database_is_refused_and_untouched(home):
@@ -349,12 +318,6 @@ def test_file_that_is_no_database_is_refused_and_untouched(home):
     with pytest.raises(StoreError, match="can't be opened"):
         Store(path)
     assert path.read_bytes() == b"no database"
-
-
-def test_migrations_are_numbered_and_recorded(store):
-    numbers = [number for number, _, _ in migrations()]
-    assert numbers == list(range(1, len(numbers) + 1))
-    assert store.rows("SELECT max(version) FROM schema_migration") == [(numbers[-1],)]
 
 
 def test_second_process_is_told_that_the_file_is_held(home):
@@ -388,19 +351,6 @@ def no_space(monkeypatch):
             yield
 
     return full
-
-
-def test_failed_insert_leaves_no_row_and_the_next_look_tries_again(store, small, home, no_space):
-    bundle.write_bundle(small, home / "spool")
-    with no_space():
-        for _ in range(3):
-            report = spool.ingest_spool(store)
-            assert [waiting.name for waiting in report.waiting] == [small.run.run_id]
-            assert "was not stored" in report.waiting[0].reason and "tried again" in report.waiting[0].reason
-            assert not report.rejected and not report.ingested
-    assert set(counts(store).values()) == {0}
-    assert spool.ingest_spool(store).ingested == [small.run.run_id]
-    assert not spool.ingest_spool(store).waiting and counts(store)["run"] == 1
 
 
 def test_failed_insert_survives_a_restart(store, opened, small, home, no_space):
@@ -514,24 +464,3 @@ def test_kill_while_ingesting_leaves_whole_runs_only(opened, small, factory, hom
         assert counts(store)["candidate_score"] == 84 * len(ids)
     finally:
         store.close()
-
-
-def test_heatmap_of_another_shape_is_refused(store, small, home):
-    from dataclasses import replace
-
-    cut = replace(small.probes[0], mass=small.probes[0].mass[:-2])
-    path = bundle.write_bundle(replace(small, probes=(cut,)), home / "elsewhere")
-    with pytest.raises(BundleError, match=r"the size of probe\.mass in row 0 is"):
-        store.adopt(path, "spool", move=True)
-    assert path.exists() and counts(store)["run"] == 0
-
-
-def test_store_imports_neither_torch_nor_transformers():
-    code = (
-        "import sys; import routesparse.engine.store.queries, routesparse.engine.store.spool; "
-        "print([m for m in ('torch', 'triton', 'transformers', 'streamlit') if m in sys.modules])"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ)
-    )
-    assert result.stdout.strip() == "[]", result.stderr

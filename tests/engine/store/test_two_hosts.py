@@ -11,8 +11,8 @@ import time
 import pytest
 
 from routesparse.engine.errors import StoreError
+from routesparse.engine.scale.ducklake import LakeStore
 from routesparse.engine.store import bundle, queries, spool
-from routesparse.engine.store.ducklake import LakeStore
 from routesparse.engine.store.labels import Label
 from routesparse.engine.store.owner_view import OwnerView
 

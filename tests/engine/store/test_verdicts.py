@@ -53,7 +53,3 @@ def test_a_stored_run_has_the_verdict_of_its_record(store, home, factory, small,
     assert dict(zip(listed["run_id"], verdicts.of_rows(listed), strict=True))[made.run.run_id] == of_record(
         made
     )
-
-
-def test_there_is_no_verdict_on_a_run_that_is_not_stored(store):
-    assert verdicts.of_run(OwnerView(store, None), "nothing") is None

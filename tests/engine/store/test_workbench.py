@@ -75,13 +75,6 @@ def test_one_run_is_pinned_and_a_pin_keeps_the_words(runs, small):
     assert label_queries.pinned(runs) is None
 
 
-def test_labels_change_no_byte_of_the_bundle(runs, store, small):
-    place = store.bundles / small.run.run_id
-    before = {file.name: file.read_bytes() for file in place.iterdir()}
-    runs.set_label(small.run.run_id, labels.label("a name", "notes", ["tag"]))
-    assert {file.name: file.read_bytes() for file in place.iterdir()} == before
-
-
 def test_two_owners_label_and_pin_apart_on_a_sample_and_not_each_other_s_runs(store, small, factory, home):
     bundle.write_bundle(small, home / "samples")
     spool.ingest_samples(store, home / "samples")

@@ -23,7 +23,7 @@ from routesparse.engine.certificate_rows import CertificateRecord
 from routesparse.engine.cli import bundles as cli_bundles
 from routesparse.engine.export import report_certificate
 from routesparse.engine.schema import FieldError
-from routesparse.engine.store import bundle, certificate_ranges, run_checks, tables, thumbnail
+from routesparse.engine.store import bundle, checks, tables, thumbnail
 
 _MADE = tests_module("store/factory.py")
 SMALL = _MADE.make_record("run", layers=2, heads=2, segments=1, tokens=2048, probe_columns=16)
@@ -65,7 +65,7 @@ def _values(case: list[tuple[str, str, Any, int]], folder: Path) -> None:
     data = _changed(case, _tables("run"))
     if data is None:
         return
-    run_checks.check(data)
+    checks.check(data)
     thumbnail.probe_meta(data["probe"])
     for name in {name for name, *_ in case}:
         tables.from_arrow(name, data[name])
@@ -76,7 +76,7 @@ def _certificate_values(case: list[tuple[str, str, Any, int]], folder: Path) -> 
     data = _changed(case, _tables("certificate"))
     if data is None:
         return
-    certificate_ranges.check(data)
+    checks.check(data)
     (row,) = tables.from_arrow("certificate", data["certificate"])
     claims, named = (tuple(tables.from_arrow(name, data[name])) for name in ("claim", "named_row"))
     report_certificate.page(CertificateRecord(row, claims, named), words=True)

@@ -21,8 +21,8 @@ import pyarrow as pa
 from routesparse.engine.errors import StoreError
 from routesparse.engine.progress import Progress, no_progress
 from routesparse.engine.store import bundle
-from routesparse.engine.store.duckdb_file import HEADS, OF_CERTIFICATES
-from routesparse.engine.store.duckdb_store import FACT_TABLES, Store
+from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.tables import FACT_TABLES, HEADS, OF_CERTIFICATES
 
 _AT_ONCE = 16  # runs a transaction
 _OF_RUNS = (*HEADS, *FACT_TABLES, *OF_CERTIFICATES, "run_summary")

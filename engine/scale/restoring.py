@@ -6,29 +6,21 @@ What was brought stays where a later step fails, and the same command goes on fr
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 from routesparse.engine.errors import InputError
 from routesparse.engine.operations.places import Places
+from routesparse.engine.scale.ducklake import LakeStore
+from routesparse.engine.scale.moving import copy_folder, copy_store
 from routesparse.engine.store.bundle import REJECTED
 from routesparse.engine.store.duckdb_store import Store
-from routesparse.engine.store.ducklake import LakeStore
-from routesparse.engine.store.moving import copy_folder, copy_store
+from routesparse.engine.store.opening import open_lake
 
 _STORE = "routesparse.duckdb"
 
 
-def check_places(at: Places) -> None:
-    """Errors: InputError where the home, which a restore replaces, holds what other hosts use."""
-    if at.shared is not None and at.shared.is_relative_to(at.home):
-        raise InputError(
-            f"ROUTESPARSE_SHARED lies in the home {at.home}, which is restored whole; set one of them to another folder"
-        )
-
-
-def hand_over(partial: Path, at: Places, open_lake: Callable[[str], LakeStore]) -> None:
+def hand_over(partial: Path, at: Places) -> None:
     """Move runs and waiting bundles out of a home that is not in its place yet.
 
     Errors: InputError for a lake that holds other runs; StoreError; OSError.

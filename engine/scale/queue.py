@@ -23,12 +23,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from routesparse.engine import postgres, shared_folder
+from routesparse.engine import shared_folder
 from routesparse.engine.errors import ConfigError, StoreError
 from routesparse.engine.jobs import database
 from routesparse.engine.jobs.database import (
-    Cursor,
-    Database,
     QueueAwayError,
     QueueBusyError,
     QueueFullError,
@@ -37,6 +35,7 @@ from routesparse.engine.jobs.database import (
     QueueUncertainError,
     Row,
 )
+from routesparse.engine.scale import postgres
 
 if TYPE_CHECKING:
     import psycopg
@@ -46,7 +45,7 @@ VARIABLE = "ROUTESPARSE_QUEUE"
 IDENTITY = "queue_identity"
 _SCHEMA = "routesparse_queue"
 _LOCK = 0x526F757465_51  # ours among the advisory locks of the database, and not the store's
-_MIGRATION_LOCK_S = 60
+_MAKING_LOCK_S = 60
 # libpq's words: a host that is gone without a word is noticed within seconds, not hours.
 _PATIENCE = {
     "connect_timeout": "5",
@@ -67,18 +66,18 @@ _PASSING = re.compile(  # a server that starts or stops, or whose connections ar
 _MOST_CHARACTERS = 300
 
 
-class PostgresQueue(Database):
-    """One connection behind a lock, as the file has."""
+class PostgresQueue:
+    """See ``Database``: one connection behind a lock, as the file has."""
 
     beyond_host = True
     skip_locked = " FOR UPDATE SKIP LOCKED"
 
     def __init__(self, address: str, place: Path, busy_timeout_s: float) -> None:
-        """Connect, make the tables or bring them up to date, and know the folder that goes with them.
+        """Connect, make the tables where there are none, and know the folder that goes with them.
 
         address: ``postgres:`` and PostgreSQL's key=value words; the password belongs into ~/.pgpass or PGPASSWORD.
         place: the folder that all hosts see, for prompts and what jobs made.
-        Errors: ConfigError for another address; StoreError without psycopg, for a newer schema, for another queue's
+        Errors: ConfigError for another address; StoreError without psycopg, for another version, for another queue's
         folder; QueueAwayError.
         """
         words = postgres.words(address, PREFIX, VARIABLE)
@@ -93,7 +92,7 @@ class PostgresQueue(Database):
         self._lock = threading.RLock()
         self._connection: psycopg.Connection[dict[str, Any]] | None = None
         try:
-            self._migrate()
+            self._make()
         except BaseException:
             self.close()
             raise
@@ -106,7 +105,6 @@ class PostgresQueue(Database):
             self._connection = None
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
-        """See ``Database``."""
         with self._lock, self._clear_errors():
             return list(self._asked(sql, values).fetchall())
 
@@ -133,7 +131,6 @@ class PostgresQueue(Database):
         return self.now()
 
     def check_place(self) -> None:
-        """See ``Database``."""
         file = self._place / IDENTITY
         if not shared_folder.holds(file, self._token):
             raise QueuePlaceError(
@@ -142,15 +139,15 @@ class PostgresQueue(Database):
             )
 
     class _Inside:
-        """See ``Transaction``."""
+        """What may be done inside a transaction."""
 
         def __init__(self, connection: psycopg.Connection[dict[str, Any]]) -> None:
             self._connection = connection
 
-        def execute(self, sql: str, values: Sequence[Any] = (), /) -> Cursor:
+        def execute(self, sql: str, values: Sequence[Any] = (), /) -> Any:
             return self._connection.execute(_translated(sql), [_storable(value) for value in values])
 
-    def _asked(self, sql: str, values: Sequence[Any] = ()) -> Cursor:
+    def _asked(self, sql: str, values: Sequence[Any] = ()) -> Any:
         """One statement. Outside of a transaction it is asked again where the connection was cut meanwhile.
 
         Errors: psycopg.Error, QueueAwayError.
@@ -239,27 +236,16 @@ class PostgresQueue(Database):
             f"the job queue in PostgreSQL can't be used ({_first_line(error)}); nothing was changed"
         )
 
-    def _migrate(self) -> None:
-        """Errors: StoreError for a newer schema or another queue's folder; nothing was changed then."""
-        found = database.migrations()
+    def _make(self) -> None:
+        """Errors: StoreError for tables of another version or another queue's folder; nothing was changed then."""
         about = self._about()
-        if about is None or about["version"] != len(found):
+        if about is None:
             with self.transaction() as connection:
-                connection.execute("SELECT set_config('lock_timeout', ?, true)", (f"{_MIGRATION_LOCK_S}s",))
+                connection.execute("SELECT set_config('lock_timeout', ?, true)", (f"{_MAKING_LOCK_S}s",))
                 connection.execute("SELECT pg_advisory_xact_lock(?)", (_LOCK,))
-                # Somebody else may have migrated between the look above and this lock.
+                # Somebody else may have been faster between the look above and this lock.
                 about = self._about() or self._begin(connection)
-                if about["version"] > len(found):
-                    raise StoreError(
-                        f"the job queue in PostgreSQL has schema {about['version']}, this version knows {len(found)}; "
-                        "update RouteSparse"
-                    )
-                for script in found[about["version"] :]:
-                    for statement in database.statements(_for_postgres(script)):
-                        connection.execute(statement)
-                connection.execute("UPDATE about SET version = ?", (len(found),))
-                if not about["version"]:
-                    self._mark(about["token"])
+        database.check_version(about["version"], "the job queue in PostgreSQL", "Name another database")
         self._token = str(about["token"])
         self.check_place()
 
@@ -271,12 +257,15 @@ class PostgresQueue(Database):
         return found[0] if found else None
 
     def _begin(self, connection: PostgresQueue._Inside) -> Row:
-        """The mark of a queue without tables."""
+        """Make the tables, and mark the folder that goes with them."""
         token = secrets.token_hex(16)
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_SCHEMA}")
-        connection.execute("CREATE TABLE IF NOT EXISTS about (version BIGINT NOT NULL, token TEXT NOT NULL)")
-        connection.execute("INSERT INTO about VALUES (0, ?)", (token,))
-        return {"version": 0, "token": token}
+        connection.execute("CREATE TABLE about (version BIGINT NOT NULL, token TEXT NOT NULL)")
+        for statement in database.statements():
+            connection.execute(_for_postgres(statement))
+        connection.execute("INSERT INTO about VALUES (?, ?)", (database.VERSION, token))
+        self._mark(token)
+        return {"version": database.VERSION, "token": token}
 
     def _mark(self, token: str) -> None:
         """Leave the new queue's token in its folder. Errors: StoreError, also where another queue's lies there."""
@@ -325,7 +314,7 @@ def _storable(value: Any) -> Any:
 
 
 def _for_postgres(script: str) -> str:
-    """A migration's types: its integers have 64 bits and its numbers are doubles, as in SQLite."""
+    """The types of schema.sql: its integers have 64 bits and its numbers are doubles, as in SQLite."""
     plain = re.sub(r"--[^\n]*", "", script)
     plain = plain.replace(
         "INTEGER PRIMARY KEY AUTOINCREMENT", "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"

@@ -1,7 +1,7 @@
-"""A run's bundle held to ``ranges.py``, value by value, and its tables to each other.
+"""A bundle held to ``ranges.py``, value by value, and its tables to each other.
 
 A unit is one of the run's layers and heads and comes once, a heatmap has as many bytes as its shape says, totals are
-those of the tables.
+those of the tables, a certificate's verdict is one that its claims allow.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from routesparse.engine import certificate_rows
 from routesparse.engine.config import LatencyBudget
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.schema import FieldError, Positive, Real, Text, checked, in_file
-from routesparse.engine.store.columns import Object, check_column, check_columns, json_value
 from routesparse.engine.store.ranges import MOST_BLOCKS, MOST_MAP_CELLS, ROUNDING, SCHEMA, UNIT_COUNTS
-from routesparse.engine.store.rules import Whole
+from routesparse.engine.store.rules import Object, check_column, check_columns, json_value, whole
+from routesparse.engine.store.tables import head_table
 
 _KEYS = {
     "layer_run": ("layer",),
@@ -37,6 +39,15 @@ _KEYS = {
 _WITHIN = {"batch_index": "batch", "layer": "layers", "head": "heads", "segment": "segments"}
 _MOST_PROBES = 1 << 17  # the largest map twice: they are unpacked row by row
 _KINDS = 4  # of probe rows: ProbeRow.kinds
+_MOST_NAMED = 1 << 14
+_MOST_CLAIMS = 1 << 17  # the largest map twice
+_WHERE = ("batch_index", "layer", "head")
+_OF_A_PLAN = (
+    *("mass", "mass_bound", "low_rows", "low_rows_bound", "hit_rate", "hit_rate_bound"),
+    *("plan_error", "disagreement"),
+)
+_OF_A_TOLERANCE = ("beyond_tolerance", "beyond_tolerance_bound")
+_NAMED = {"pass": (), "layer": ("layer",), "head": _WHERE}  # what tells the claims of a scope apart
 
 
 @dataclass(frozen=True)
@@ -62,22 +73,45 @@ def check(tables: Mapping[str, pa.Table]) -> None:
     """Hold a bundle's tables to SCHEMA and to each other. Errors: FieldError for the first value out of range."""
     for name, table in tables.items():
         check_table(name, table)
-    if tables["run"].num_rows != 1:
-        raise FieldError("rows of run", tables["run"].num_rows, "1")
-    run = tables["run"].to_pylist()[0]
-    _run(run, tables)
+    head = head_table(tables)
+    if tables[head].num_rows != 1:
+        raise FieldError(f"rows of {head}", tables[head].num_rows, "1")
+    row = tables[head].to_pylist()[0]
+    config, _ = (json_value(f"{head}.{name}", row[name], Object) for name in ("config_json", "versions_json"))
+    try:
+        datetime.datetime.fromisoformat(row["created_at"])
+    except ValueError:
+        raise FieldError(f"{head}.created_at", row["created_at"], "a time in ISO 8601") from None
+    if row["layers"] * row["heads"] > MOST_MAP_CELLS:
+        wanted = f"at most {MOST_MAP_CELLS // row['heads']}, with {row['heads']} heads"
+        raise FieldError(f"{head}.layers", row["layers"], wanted)
+    if head == "certificate":
+        _certificate(row, tables)
+    else:
+        checked(_Settings, config, "run.config_json")
+        _totals(row, tables["head_choice"].num_rows)
+        _run(row, tables)
+
+
+def check_table(name: str, table: pa.Table) -> None:
+    """Hold one table to SCHEMA. Errors: FieldError for the first value out of range."""
+    check_columns(name, table, SCHEMA[name])
+
+
+def _run(run: dict[str, Any], tables: Mapping[str, pa.Table]) -> None:
+    """Units are of the run's layers and heads and come once; what tables say of each other fits."""
     for name, keys in _KEYS.items():
         if name not in tables:
             continue
         for column in keys:
             if column in _WITHIN:
-                whole = run[_WITHIN[column]]
-                check_column(f"{name}.{column}", tables[name].column(column), Whole(0, whole - 1))
+                within = whole(0, run[_WITHIN[column]] - 1)
+                check_column(f"{name}.{column}", tables[name].column(column), within)
         _once(name, tables[name], keys)
     _pairs("head_choice", tables["head_choice"], "body_tokens", "tokens")
     _pairs("audit", tables["audit"], "violations", "rows")
     ends = pc.add(tables["head_choice"]["first_token"], tables["head_choice"]["tokens"])
-    check_column("head_choice.first_token + tokens", ends, Whole(1, run["tokens"]))
+    check_column("head_choice.first_token + tokens", ends, whole(1, run["tokens"]))
     _known_candidates(tables)
     _heatmaps(tables["probe"], tables["candidate_score"], run["tokens"], run["block_k"])
     if "worst_row" in tables:
@@ -90,33 +124,18 @@ def check(tables: Mapping[str, pa.Table]) -> None:
         _prompt(tables["prompt"], run["tokens"])
 
 
-def check_table(name: str, table: pa.Table) -> None:
-    """Hold one table to SCHEMA. Errors: FieldError for the first value out of range."""
-    check_columns(name, table, SCHEMA[name])
-
-
-def _run(run: dict[str, Any], tables: Mapping[str, pa.Table]) -> None:
-    """What the run's totals say of each other and of the tables."""
-    config, _ = (json_value(f"run.{name}", run[name], Object) for name in ("config_json", "versions_json"))
-    checked(_Settings, config, "run.config_json")
+def _totals(run: dict[str, Any], units: int) -> None:
+    """What the run's totals say of each other and of the units."""
     if run["budget"] is not None:
         try:
             LatencyBudget.parse(run["budget"])
         except ConfigError as error:
             raise FieldError("run.budget", run["budget"], f"a latency limit ({error})") from None
-    try:
-        datetime.datetime.fromisoformat(run["created_at"])
-    except ValueError:
-        raise FieldError("run.created_at", run["created_at"], "a time in ISO 8601") from None
-    if run["layers"] * run["heads"] > MOST_MAP_CELLS:
-        wanted = f"at most {MOST_MAP_CELLS // run['heads']}, with {run['heads']} heads"
-        raise FieldError("run.layers", run["layers"], wanted)
     if run["tokens"] > MOST_BLOCKS * run["block_k"]:
         wanted = f"at least {-(-run['tokens'] // MOST_BLOCKS)}, with {run['tokens']} tokens"
         raise FieldError("run.block_k", run["block_k"], wanted)
     if run["heads"] % run["kv_heads"]:
         raise FieldError("run.kv_heads", run["kv_heads"], f"a divisor of the {run['heads']} heads")
-    units = tables["head_choice"].num_rows
     # A run that was not routed has no units, whatever its totals say.
     if units and run["units"] != units:
         raise FieldError("run.units", run["units"], f"{units}, the rows of head_choice")
@@ -189,7 +208,7 @@ def _heatmaps(probe: pa.Table, candidates: pa.Table, tokens: int, block_k: int) 
 
 def _worst_rows(rows: pa.Table, tokens: int, block_k: int) -> None:
     """Positions in the prompt; as many shares as lost KV blocks, which the prompt has."""
-    check_column("worst_row.position", rows["position"], Whole(0, tokens - 1))
+    check_column("worst_row.position", rows["position"], whole(0, tokens - 1))
     if not pc.all(
         pc.equal(pc.binary_length(rows["lost_blocks"]), pc.binary_length(rows["lost_mass"]))
     ).as_py():
@@ -235,3 +254,112 @@ def _prompt(prompt: pa.Table, tokens: int) -> None:
 
 def _words(key: dict[str, int]) -> str:
     return ", ".join(f"{name} {value}" for name, value in key.items())
+
+
+def _certificate(row: dict[str, Any], tables: Mapping[str, pa.Table]) -> None:
+    """Claims and named rows are of the certificate's heads and come once; the verdict is one that they allow."""
+    json_value("certificate.findings_json", row["findings_json"], list[str])
+    if row["dense_layers"] > row["layers"]:
+        raise FieldError(
+            "certificate.dense_layers", row["dense_layers"], f"at most the {row['layers']} layers"
+        )
+    most = min(_MOST_CLAIMS, 1 + row["layers"] * (1 + row["heads"] * row["batch"]))
+    for name, limit in (("claim", most), ("named_row", _MOST_NAMED)):
+        if name in tables and tables[name].num_rows > limit:
+            raise FieldError(f"rows of {name}", tables[name].num_rows, f"at most {limit}")
+    claims = _frame(tables["claim"])
+    _claims(row, claims)
+    named = tables["named_row"].to_pylist() if "named_row" in tables else []
+    if named:
+        _named(row, _frame(tables["named_row"]))
+    _verdict(row, claims[claims["scope"] == "pass"].iloc[0], named)
+
+
+def _frame(table: pa.Table) -> pd.DataFrame:
+    """Whole numbers stay whole beside NULL: all 64 bits of them are compared."""
+    return table.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+
+
+def _none(name: str, frame: pd.DataFrame, wrong: pd.Series, wanted: str) -> None:
+    """Errors: FieldError for the first row of ``name``, TABLE.COLUMN, that is wrong; NULL is not."""
+    rows = wrong.fillna(False).to_numpy(bool).nonzero()[0]
+    if len(rows):
+        found = frame[name.rpartition(".")[2]].astype(object).iloc[rows[0]]
+        raise FieldError(f"{name} in row {rows[0]}", None if pd.isna(found) else found, wanted)
+
+
+def _claims(row: dict[str, Any], claims: pd.DataFrame) -> None:
+    """Each claim names what it is about, once, and what the certificate has; a pass has one claim of its own."""
+    scope, position = claims["scope"], claims["worst_position"]
+    for name, size in {"batch_index": row["batch"], "layer": row["layers"], "head": row["heads"]}.items():
+        named = scope.isin([one for one, names in _NAMED.items() if name in names])
+        wanted = f"a whole number below {size} in a scope that has one, else NULL"
+        _none(
+            f"claim.{name}",
+            claims,
+            (claims[name].notna() != named) | (claims[name] >= size).fillna(False),
+            wanted,
+        )
+    missing = (scope == "head") & position.isna()
+    wanted = f"a token of the prompt, below {row['tokens']}"
+    _none("claim.worst_position", claims, missing | (position >= row["tokens"]).fillna(False), wanted)
+    _none(
+        "claim.scope",
+        claims,
+        claims.duplicated(["scope", *_WHERE]),
+        "the only one of its head, layer or pass",
+    )
+    for name in ("nonfinite_rows", "beyond_rounding", "beyond_tolerance", "low_rows"):
+        _none(f"claim.{name}", claims, claims[name] > claims["rows"], "at most the rows")
+    if not (scope == "pass").any():
+        raise FieldError("claims of the pass", 0, "1")
+    _as_asked("claim", claims, row, _OF_A_PLAN, _OF_A_TOLERANCE)
+
+
+def _named(row: dict[str, Any], named: pd.DataFrame) -> None:
+    """Each named token once a label, of the certificate's prompt, with as many rows as it has heads."""
+    sizes = {"batch_index": "batch", "worst_layer": "layers", "worst_head": "heads", "position": "tokens"}
+    for name, size in sizes.items():
+        _none(f"named_row.{name}", named, named[name] >= row[size], f"below {row[size]}")
+    heads = row["layers"] * row["heads"]
+    _none("named_row.rows", named, named["rows"] != heads, f"{heads}, one of each head")
+    for name in ("nonfinite_rows", "beyond_rounding", "beyond_tolerance"):
+        _none(f"named_row.{name}", named, named[name] > heads, f"at most the {heads} rows")
+    twice = named.duplicated(["label", "batch_index", "position"])
+    _none("named_row.label", named, twice, "the only one of its label and token")
+    _as_asked("named_row", named, row, ("mass", "hit_rate"), ("beyond_tolerance",))
+
+
+def _as_asked(
+    table: str,
+    found: pd.DataFrame,
+    row: dict[str, Any],
+    of_plan: tuple[str, ...],
+    of_tolerance: tuple[str, ...],
+) -> None:
+    """Figures of a plan or a tolerance are there where the certificate has one, and only there.
+
+    Pages and verdicts take NULL for "not asked": a claim that lacks what was asked would pass for one without doubts.
+    """
+    for asked, names in (("plan", of_plan), ("tolerance", of_tolerance)):
+        there = row[asked] is not None
+        wanted = f"a figure, as the certificate has a {asked}" if there else f"NULL without a {asked}"
+        for name in names:
+            _none(f"{table}.{name}", found, found[name].notna() != there, wanted)
+
+
+def _verdict(row: dict[str, Any], claim: pd.Series, named: list[dict[str, Any]]) -> None:
+    """Pages show a verdict as it is stored: one that passes must be one that the pass and the named rows allow."""
+    beyond = claim["beyond_tolerance_bound"]
+    drawn = certificate_rows.level_of(
+        int(claim["nonfinite_rows"]),
+        int(claim["beyond_rounding"]),
+        None if pd.isna(beyond) else float(beyond),
+        row["most_beyond"],
+    )
+    groups = certificate_rows.totals(certificate_rows.NamedRow(**one) for one in named)
+    allowed = certificate_rows.worst_of([drawn, *(group.level(row["most_beyond"]) for group in groups)])
+    if row["verdict"] in certificate_rows.PASSED and row["verdict"] != allowed:
+        raise FieldError(
+            "certificate.verdict", row["verdict"], "one that the claim of the pass and the named rows allow"
+        )

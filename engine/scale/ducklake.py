@@ -15,6 +15,7 @@ hosts must run the same version: who brings the tables up to date stops those of
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -27,11 +28,12 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from routesparse.engine import postgres, shared_folder
+from routesparse.engine import shared_folder
 from routesparse.engine.errors import BundleError, StoreError
-from routesparse.engine.postgres import FOLDER
-from routesparse.engine.store import bundle, object_store, schema, store_errors
-from routesparse.engine.store.duckdb_file import HEADS, OF_CERTIFICATES, migrate, roll_back, version_of
+from routesparse.engine.scale import object_store, postgres
+from routesparse.engine.scale.postgres import FOLDER
+from routesparse.engine.store import bundle, duckdb_file
+from routesparse.engine.store.duckdb_file import roll_back
 from routesparse.engine.store.duckdb_store import Store, Verified, verified
 
 PREFIX = "ducklake:postgres:"
@@ -43,6 +45,16 @@ _SEQUENCE = f"{SCHEMA}.run_key_sequence"
 _LOOK_S = 0.5  # how long a page may miss what another process wrote
 _INLINED_ROWS = 64  # as many rows of a table go into the catalogue instead of a file of their own
 _MOST_CHARACTERS = 300
+_GONE = ("No such file", "HTTP 404")  # in a folder, in an object store
+_DAMAGED_PARQUET = (
+    "too small to be a Parquet file",
+    "Invalid footer length",
+    "No magic bytes found",
+    *_GONE,
+    "TProtocolException",
+    "Could not read enough bytes",
+)
+_PARQUET = re.compile(r"[^'\"]+\.parquet")
 
 
 @dataclass(frozen=True)
@@ -187,8 +199,8 @@ class LakeStore(Store):
             )
         if self._rows_at and (lost := object_store.failed(str(error))):
             return f"{what}: {lost}; {kept}"
-        if damaged := store_errors.damaged_in_lake(self.shared, error):
-            return f"{what}: {damaged}"
+        if lost := damaged(self.shared, error):
+            return f"{what}: {lost}"
         return text
 
     def _open_lake(self, words: str) -> None:
@@ -205,22 +217,17 @@ class LakeStore(Store):
             ("lock_configuration", "true"),
         ):
             self._connection.execute(f"SET {setting} = {value}")
-        pending = schema.migrations()
         with self._cursor() as cursor:
-            version = version_of(cursor)
-            if version > pending[-1][0]:
-                raise StoreError(
-                    f"the lake has schema {version}, this version reads {pending[-1][0]}; upgrade RouteSparse. "
-                    "Nothing was changed"
-                )
-            if not version:
+            if not duckdb_file.check_version(cursor, "the lake", _another_lake(self.shared)):
                 cursor.execute(f"CALL lake.set_option('data_inlining_row_limit', {_INLINED_ROWS})")
                 cursor.execute(
                     f"CALL postgres_execute('catalogue', 'CREATE SEQUENCE IF NOT EXISTS {_SEQUENCE}')"
                 )
-            migrate(cursor, pending, schema.without_keys)
+                cursor.begin()
+                cursor.execute(duckdb_file.tables_sql(keys=False))
+                cursor.commit()
         self._check_folder()
-        self._define(pending[-1][0])
+        self._define()
 
     def _check_rows_place(self) -> None:
         """A shared folder may be mounted elsewhere, which the identity in it tells; an object store has one address."""
@@ -264,14 +271,15 @@ class LakeStore(Store):
                 "was made with, wherever that is mounted here"
             )
 
-    def _define(self, version: int) -> None:
+    def _define(self) -> None:
         """Views and macros of this process, and the table of summaries where its definition is another."""
         sql = "SELECT table_name FROM duckdb_tables() WHERE database_name = 'lake' AND schema_name = 'main'"
         for (table,) in self._connection.execute(sql).fetchall():
             if table != "run_summary":
                 self._connection.execute(f"CREATE VIEW main.{table} AS FROM lake.main.{table}")
-        schema.create_definitions(self._connection)
-        defined = f"{version} {hashlib.sha256(schema.sql('definitions.sql').encode()).hexdigest()}"
+        duckdb_file.create_definitions(self._connection)
+        digest = hashlib.sha256(duckdb_file.definitions().encode()).hexdigest()
+        defined = f"{duckdb_file.VERSION} {digest}"
         with self._cursor() as cursor:
             cursor.begin()
             cursor.execute("CREATE TABLE IF NOT EXISTS summary_definition (text TEXT NOT NULL)")
@@ -281,7 +289,7 @@ class LakeStore(Store):
                 cursor.execute("INSERT INTO summary_definition VALUES (?)", [defined])
             cursor.commit()
         self._connection.execute("CREATE VIEW main.run_summary AS FROM lake.main.run_summary")
-        schema.create_owner_views(self._connection, OF_CERTIFICATES, HEADS)
+        duckdb_file.create_owner_views(self._connection)
 
 
 def catalogue(address: str) -> str:
@@ -342,6 +350,32 @@ def _check_texts(manifest: bundle.Manifest, data: dict[str, pa.Table]) -> None:
 
 def _has_nul(column: pa.ChunkedArray) -> bool:
     return bool(pc.any(pc.match_substring(column, "\0")).as_py())
+
+
+def damaged(shared: Path, error: Exception) -> str | None:
+    """Which file of the rows is damaged or gone, and what to do; None where the error says nothing of the kind."""
+    text = str(error)
+    named = _PARQUET.search(text)
+    if named is None or not any(mark in text for mark in _DAMAGED_PARQUET):
+        return None
+    begin = "If `routesparse prune` has just run, read again; else stop" if gone(error) else "Stop"
+    return (
+        f"{named[0]} of the lake is damaged ({text.splitlines()[0][:_MOST_CHARACTERS]}). {begin} all its dashboards; "
+        f"then restore a backup, or {_another_lake(shared)}"
+    )
+
+
+def gone(error: BaseException | None) -> bool:
+    """Whether a file of rows is not there: `prune` may have deleted what an older snapshot still named."""
+    return any(mark in str(error) for mark in _GONE)
+
+
+def _another_lake(shared: Path) -> str:
+    """How to begin anew from the bundles of a lake that is of no use."""
+    return (
+        f"move {shared / 'lake'} away and name another database in ROUTESPARSE_STORE and, where it is set, another "
+        "ROUTESPARSE_LAKE: the dashboards take the runs in from their bundles, without names, notes, tags and pins"
+    )
 
 
 def _quoted(text: str) -> str:

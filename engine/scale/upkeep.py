@@ -20,7 +20,7 @@ from __future__ import annotations
 import time
 
 from routesparse.engine.errors import StoreError
-from routesparse.engine.store.ducklake import SCHEMA, LakeStore
+from routesparse.engine.scale.ducklake import SCHEMA, LakeStore
 
 READERS_S = 5.0  # a page that reads a file which is to go has read it by then
 _STEPS = (
