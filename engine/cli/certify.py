@@ -76,7 +76,7 @@ def certify(
 ) -> None:
     """Certify any attention on a prompt: output error, and of a plan retained mass and largest keys.
 
-    Writes a bundle that the dashboard shows on the page Certificate. Exit code 1 where the output holds NaN or
+    Writes a bundle that the dashboard shows on the page Trust. Exit code 1 where the output holds NaN or
     Inf, or --tolerance is not kept.
     """
     report = Reporter()
@@ -142,7 +142,7 @@ def certify(
         print_json({**told, **found.last.as_dict(), "bundle": str(bundle)})
     else:
         after = "" if target == paths.spool() else "after `routesparse ingest` "
-        print(f"{after}the dashboard shows it on the page Certificate, run {bundle.name[-8:]}\n{bundle}")
+        print(f"{after}the dashboard shows it on the page Trust, run {bundle.name[-8:]}\n{bundle}")
     verdict = found.last.verdict
     if verdict.level == "broken" or (tolerance is not None and not verdict.passed):
         raise typer.Exit(1)

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from routesparse.engine.certificate_rows import CertificateRow
 from routesparse.engine.errors import BundleError, DiskFullError, InputError
-from routesparse.engine.export import certificate_columns, columns
+from routesparse.engine.export import dictionary
 from routesparse.engine.export.plain_text import visible
 from routesparse.engine.files.plain_files import open_plain
 from routesparse.engine.rows import RunRow
@@ -36,13 +36,6 @@ _TEXTS = {
     "named_row": ("text",),
 }
 _CHUNK_BYTES = 1 << 20
-_TYPES = {
-    pa.string(): "text",
-    pa.int64(): "whole number",
-    pa.float64(): "number",
-    pa.bool_(): "true or false",
-    pa.binary(): "bytes",
-}
 # Run where pandas and pyarrow are, without RouteSparse.
 _LOAD_TABLES = '''
 import json
@@ -115,31 +108,11 @@ def write(folder: Path, target: Path, *, text: bool) -> Path:
                 _copy(archive, folder, manifest, name)
         for name, content in (
             (README, _readme(run, text=has_text(folder) and text)),
-            (DICTIONARY, dictionary(manifest.head)),
+            (DICTIONARY, dictionary.markdown(manifest.head)),
             (LOAD, _LOAD_TEXT if manifest.head == "run" else _LOAD_CERTIFICATE),
         ):
             archive.writestr(_entry(manifest, name), content)
     return target
-
-
-def dictionary(head: str = "run") -> str:
-    """DATA_DICTIONARY.md: every table and column with its type, unit and meaning, and what NULL means."""
-    lines = [
-        "# Data dictionary",
-        "",
-        "NULL (NaN or None in pandas) means that nothing was measured, never 0. Shares lie between 0 and 1. A *unit* "
-        "is one head of one layer in one segment of the prompt. Tables join on the columns that they share. A run of "
-        "an older version may lack columns, whose values are then NULL.",
-    ]
-    told = columns if head == "run" else certificate_columns
-    for table, row in told.TABLES.items():
-        lines += ["", f"## {table}.parquet", row, "", "| column | type | unit | meaning | NULL means |"]
-        lines.append("|---|---|---|---|---|")
-        for field in tables.arrow_schema(table):
-            entry = told.COLUMNS[table][field.name]
-            cells = (f"`{field.name}`", _TYPES[field.type], entry.unit, entry.meaning, entry.null)
-            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines) + "\n"
 
 
 def _readme(run: RunRow | CertificateRow, *, text: bool) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from routesparse.engine.certificate_rows import CertificateRow, ClaimRow, NamedRow, NamedTotal, totals
 from routesparse.engine.export import numbers
@@ -168,6 +169,27 @@ def _named_place(one: NamedRow | NamedTotal, words: bool) -> list[str]:
     text = f" “{visible(one.text, '⏎')}”" if words and one.text is not None else ""
     prompt = f"prompt {one.batch_index + 1}, " if one.batch_index else ""
     return [one.label, f"{prompt}{one.position:,}{text}", at]
+
+
+def claims_table(certificate: CertificateRow, claims: Sequence[Any]) -> tuple[list[str], list[list[str]]]:
+    """Headings and lines of claims by head or by layer, each with its bound. claims: with the fields of ClaimRow."""
+    planned = any(not numbers.is_missing(claim.mass) for claim in claims)
+    heads = ["", "mean error", "at most", "worst row", "its token", "beyond rounding"]
+    heads += ["mass", "at least", "largest key read", "at least"] if planned else []
+    lines = []
+    for claim in claims:
+        name = f"layer {int(claim.layer)}"
+        if not numbers.is_missing(claim.head):
+            name += f", head {int(claim.head)}"
+            name += f", prompt {int(claim.batch_index) + 1}" if certificate.batch > 1 else ""
+        token = "–" if numbers.is_missing(claim.worst_position) else f"{int(claim.worst_position):,}"
+        line = [name, numbers.small(claim.mean_error), upper(claim.mean_error_bound)]
+        line += [f"{claim.largest_error:.3g}", token, f"{claim.beyond_rounding:,} of {claim.rows:,}"]
+        if planned:
+            line += [numbers.mass(claim.mass), lower(claim.mass_bound)]
+            line += [numbers.share(claim.hit_rate), lower(claim.hit_rate_bound, True)]
+        lines.append(line)
+    return heads, lines
 
 
 def routing_absent(subject: str) -> str:

@@ -41,6 +41,18 @@ def section(title: str, *parts: str) -> str:
     return f"<section><h2>{text(title)}</h2>{''.join(parts)}</section>"
 
 
+def verdict(level: str, word: str, sentence: str, others: Iterable[tuple[str, str, str]]) -> str:
+    """A verdict in its level's colour, then every other finding: its word, its sentence, its level."""
+    items = "".join(
+        f'<li class="{its}"><span class="level">{text(sign)}</span> {text(told)}.</li>'
+        for sign, told, its in others
+    )
+    return (
+        f'<section class="verdict {level}" aria-label="Verdict"><p><span class="level">{text(word)}</span> '
+        f"{text(sentence)}.</p>{f'<ul>{items}</ul>' if items else ''}</section>"
+    )
+
+
 def note(words: str) -> str:
     """A quiet paragraph."""
     return f'<p class="mute">{text(words)}</p>'
@@ -83,8 +95,3 @@ def table(
         f'<div class="wide" tabindex="0" role="group" aria-label="{text(caption)}"><table>'
         f"<caption>{text(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
-
-
-def figure(title: str, picture: str) -> str:
-    """A drawing with its title."""
-    return f"<figure><figcaption><h3>{text(title)}</h3></figcaption>{picture}</figure>"

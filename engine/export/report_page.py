@@ -6,16 +6,26 @@ the prompt is on it. A Content-Security-Policy forbids whatever the page does no
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from routesparse.engine.export import numbers, report_certificate, report_evidence, report_settings
-from routesparse.engine.export.report_html import document, figure, isolated, note, section, table, text
-from routesparse.engine.export.report_map import Colors, layer_times, measured_us, routing_map
-from routesparse.engine.rows import RunRecord
+from routesparse.engine.export import numbers, report_certificate, report_evidence, report_map
+from routesparse.engine.export.report_html import (
+    document,
+    facts,
+    isolated,
+    note,
+    section,
+    table,
+    text,
+    verdict,
+)
+from routesparse.engine.rows import LayerRow, RunRecord, RunRow
 from routesparse.engine.store import bundle, tables
-from routesparse.engine.verdict import SIGNS, WORDS, Verdict, of_record
+from routesparse.engine.verdict import SIGNS, WORDS, of_record
 
 _TABLES = ("layer_run", "head_choice", "fallback_event", "audit", "worst_row", "answer", "continuation")
 
@@ -33,9 +43,12 @@ def of_bundle(folder: Path, *, words: bool) -> str:
 
 def page(record: RunRecord, *, words: bool) -> str:
     """The page of a run; ``words``: with some of the prompt's words, where its text was kept."""
-    run = record.run
-    colors = Colors(choice.pattern for choice in record.choices)
+    run, found = record.run, of_record(record)
     shown = words and (record.prompt is not None or any(row.text is not None for row in record.answers))
+    others = [
+        (f"{SIGNS[finding.level]} {WORDS[finding.level]}:", finding.text, finding.level)
+        for finding in found.findings[1:]
+    ]
     body = (
         f"<header><h1>{isolated(run.prompt_name)}</h1>",
         note(
@@ -43,45 +56,58 @@ def page(record: RunRecord, *, words: bool) -> str:
             f"{numbers.device(run.device)}"
         ),
         "</header>",
-        _verdict(of_record(record)),
-        report_settings.figures(record),
+        verdict(found.level, f"{SIGNS[found.level]} {WORDS[found.level]}.", found.sentence, others),
+        _figures(record),
         report_evidence.answer(record, words=words),
-        _maps(record, colors),
+        _maps(record),
         _times(record),
         report_evidence.fallbacks(record),
         report_evidence.certificates(record),
         report_evidence.worst_heads(record, words=words),
-        report_settings.calibration(run),
-        report_settings.settings(run),
-        report_settings.made_with(record),
+        _calibration(run),
+        _settings(run),
+        _made_with(record),
         note(
             "Words of the prompt are on this page."
             if shown
             else "No word of the prompt is on this page, but for its name."
         ),
     )
-    return document(f"RouteSparse report: {run.prompt_name}, run {run.run_id}", "".join(body), colors.css())
+    style = report_map.css({choice.pattern for choice in record.choices})
+    return document(f"RouteSparse report: {run.prompt_name}, run {run.run_id}", "".join(body), style)
 
 
-def _verdict(found: Verdict) -> str:
-    """The worst finding, then the others, each with its sign and its level in words."""
-    others = "".join(
-        f'<li class="{finding.level}"><span class="level">{SIGNS[finding.level]} {WORDS[finding.level]}:</span> '
-        f"{text(finding.text)}.</li>"
-        for finding in found.findings[1:]
+def _figures(record: RunRecord) -> str:
+    """The figures at the top, as the page Routing map has them."""
+    run = record.run
+    agreement = {None: "not compared", 1.0: "as by dense"}.get(run.top1_agreement, "differs from dense")
+    prefill = (numbers.millis(run.total_ms), "dense not measured")
+    if run.speedup is not None:
+        told = f"{numbers.millis(run.total_ms)}, dense {numbers.millis(run.dense_ms)}"
+        prefill = (numbers.times(run.speedup), told)
+    fell = f"{run.dense_fallback_units:,} of {run.units:,} units, {run.expanded_units:,} expanded"
+    of = "sparse units"
+    if run.tau_layer is not None:
+        of += f"; {len(record.uncertified_layers):,} of {numbers.several(run.layers, 'layer')}"
+    return facts(
+        (
+            ("Causal area kept", numbers.share(run.density), "mean over units"),
+            ("Prefill", *prefill),
+            ("Dense by fallback", numbers.share(run.fallback_share), fell),
+            ("Uncertified", f"{len(record.uncertified):,} of {run.sparse_units:,}", of),
+            ("Next token", agreement, "" if run.kl_nats is None else f"KL {numbers.kl(run.kl_nats)}"),
+            ("Output error", numbers.mass(run.mean_error, 4), "relative, audited mean"),
+        )
     )
-    return (
-        f'<section class="verdict {found.level}" aria-label="Verdict"><p><span class="level">{SIGNS[found.level]} '
-        f"{WORDS[found.level]}.</span> {text(found.sentence)}.</p>{f'<ul>{others}</ul>' if others else ''}</section>"
-    )
 
 
-def _maps(record: RunRecord, colors: Colors) -> str:
-    """A map for each segment of each prompt, and what each layer took in numbers."""
+def _maps(record: RunRecord) -> str:
+    """A map for each segment of each prompt."""
     run = record.run
     if not record.choices:
         why = f"{run.tokens:,} tokens are below break-even: dense attention ran untouched, without a probe."
         return section("Routing map", note(why if not run.routed else "The run holds no decisions."))
+    patterns = {choice.pattern for choice in record.choices}
     maps = []
     grouped = defaultdict(list)
     for choice in record.choices:
@@ -90,59 +116,141 @@ def _maps(record: RunRecord, colors: Colors) -> str:
         span = numbers.tokens(cells[0].first_token, cells[0].tokens)
         name = f"segment {segment + 1} of {run.segments}, tokens {span}"
         name += f", prompt {batch + 1} of {run.batch}" if run.batch > 1 else ""
-        drawn = routing_map(cells, run.layers, run.heads, run.tau, colors, name)
-        maps.append(figure(name[0].upper() + name[1:], drawn))
+        maps.append(report_map.table(cells, (run.layers, run.heads), run.tau, patterns, name))
     told = (
         f"n = {len(record.choices):,} units (a head of a layer in a segment). Colour and letter: the pattern; stronger "
         "where more of the causal area is kept."
     )
-    return section("Routing map", note(told), colors.legend(record.choices), *maps)
+    return section("Routing map", note(told), report_map.legend(record.choices), *maps)
 
 
 def _times(record: RunRecord) -> str:
-    """Measured, predicted and allowed time of each layer, as bars and as a table."""
-    rows = sorted(record.layers, key=lambda row: row.layer)
-    if not rows:
+    """Measured, predicted and allowed time of each layer, and its certificate."""
+    if not record.layers:
         return ""
-    limited = any(row.limit_us is not None for row in rows)
-    legend = (
-        f'<ul class="legend"><li>{_key("bar", "M0 3h18v10h-18z")}measured</li>'
-        f"<li>{_key('planned', 'M3 0v16')}predicted</li>"
-    )
-    if limited:
-        legend += f"<li>{_key('limit', 'M3 0v16')}T_l, the limit</li>"
     sparse = {choice.layer for choice in record.choices if choice.pattern != "dense"}
     cells = [
         (
             f"layer {row.layer}",
-            numbers.micros(measured_us(row)),
+            numbers.micros(row.probe_us + row.index_us + row.route_us + row.kernel_us),
             numbers.micros(row.kernel_us),
             numbers.micros(row.planned_us),
             "none" if row.limit_us is None else numbers.micros(row.limit_us),
             numbers.micros(row.dense_us),
             numbers.share(row.density),
-            _layer_certificate(row.lower_mass, row.layer in sparse, record.run.tau_layer),
+            _layer_certificate(row, row.layer in sparse, record.run.tau_layer),
             "–" if row.raised is None else row.raised,
         )
-        for row in rows
+        for row in sorted(record.layers, key=lambda row: row.layer)
     ]
     heads = ("layer", "measured", "of it kernels", "predicted", "T_l", "dense, predicted", "kept area")
-    times = table(
-        f"n = {len(rows)} layers. Measured: probe, indices, choosing and kernels.",
-        (*heads, "certified mean mass", "levels raised"),
-        cells,
-    )
-    return section("Time of each layer", f"{legend}</ul>", layer_times(rows), times)
+    told = f"n = {len(cells)} layers. Measured: probe, indices, choosing and kernels."
+    return section("Time of each layer", table(told, (*heads, "certified mean mass", "levels raised"), cells))
 
 
-def _key(kind: str, path: str) -> str:
-    """A sign of a legend."""
-    return f'<svg width="18" height="16" aria-hidden="true"><path class="{kind}" d="{path}"/></svg>'
-
-
-def _layer_certificate(lower_mass: float | None, sparse: bool, tau_layer: float | None) -> str:
+def _layer_certificate(row: LayerRow, sparse: bool, tau_layer: float | None) -> str:
     if tau_layer is None:
         return "does not apply"
-    if numbers.is_missing(lower_mass):
+    if numbers.is_missing(row.lower_mass):
         return "none" if sparse else "all dense"
-    return numbers.bound(lower_mass)
+    return numbers.bound(row.lower_mass)
+
+
+def _calibration(run: RunRow) -> str:
+    """Calibration and drift; why the conformal claim is void, where it is."""
+    title = "Calibration and drift"
+    if run.calibration is None:
+        return section(title, note("No calibration was used: in-prompt certificates alone."))
+    alarm = {None: numbers.NOT_MEASURED, True: "yes: ignore the conformal claim", False: "no"}
+    rows = (
+        ("calibration", run.calibration),
+        ("fits this run", run.calibration_mismatch or "yes"),
+        ("delta of the conformal claim", "none" if run.delta is None else numbers.mass(run.delta, 4)),
+        ("distance from the calibration's prompts", numbers.mass(run.drift_distance, 2)),
+        ("its conformal p-value", numbers.mass(run.drift_p)),
+        ("drift alarm", alarm[run.drift_alarm]),
+    )
+    return section(title, _pairs("How the calibration fits this prompt.", rows))
+
+
+def _settings(run: RunRow) -> str:
+    """What was asked for; every setting of the router below."""
+    mass = f"{run.tau:g} of each head"
+    if run.tau_layer is not None:
+        mass = f"{run.tau_layer:g} of a layer, {run.tau:g} of a head"
+    shape = f"{run.layers} layers, {run.heads} heads, {run.kv_heads} KV heads of {run.head_dim}"
+    rows = [
+        ("policy", run.policy + ("" if run.price is None else f", price {run.price:g}")),
+        *([] if run.tuned_price is None else [("price of the quality target", run.tuned_price)]),
+        ("certified mass to reach", f"{mass}, at confidence {run.confidence:g}"),
+        ("T_l, limit of a layer", numbers.limit(run.budget)),
+        ("probe", run.probe_mode),
+        ("audit", run.audit_depth + (f", {run.audit_rows:,} rows a unit" if run.audit_rows else "")),
+        ("latency profile", run.profile),
+        ("domain", run.domain or "none given"),
+        (
+            "prompt",
+            f"{run.tokens:,} tokens, {numbers.several(run.segments, 'segment')}, batch of {run.batch}, sha256 "
+            f"{run.prompt_sha256}",
+        ),
+        ("model", f"{run.model}, revision {run.model_revision}: {shape}"),
+    ]
+    every = [(name, json.dumps(value)) for name, value in sorted(json.loads(run.config_json).items())]
+    config = _pairs("Every setting of the router.", every)
+    more = f"<details><summary>All {len(every)} settings of the router</summary>{config}</details>"
+    return section("Settings", _pairs("What was asked for.", rows), more if every else "")
+
+
+def _made_with(record: RunRecord) -> str:
+    """Versions, device, seed, and the command that repeats the run."""
+    run = record.run
+    rows = [
+        ("device", f"{run.device}, {run.dtype}"),
+        ("commit of RouteSparse", run.git_commit or "unknown"),
+        ("seed", run.seed),
+        *sorted(json.loads(run.versions_json).items()),
+    ]
+    return section(
+        "Made with",
+        _pairs("Device, versions and seed.", rows),
+        note("To repeat it, with the prompt in a file:"),
+        f"<pre>{text(command(record))}</pre>",
+    )
+
+
+def _pairs(caption: str, rows: Any) -> str:
+    return table(caption, ("what", "value"), rows, (0, 1))
+
+
+def command(record: RunRecord) -> str:
+    """The command line that repeats a run; what was not given is left out."""
+    run = record.run
+    config: dict[str, Any] = json.loads(run.config_json)
+    options: dict[str, Any] = {
+        "--model": run.model,
+        "--calibration": run.calibration,
+        "--policy": run.policy,
+        "--budget": run.budget,
+        "--tau": repr(run.tau if run.tau_layer is None else run.tau_layer),
+        "--price": run.price,
+        "--segment": config.get("segment_tokens"),
+        "--probe": run.probe_mode,
+        "--audit": run.audit_depth,
+        "--break-even": config.get("break_even_tokens"),
+        "--domain": run.domain,
+        "--seed": run.seed,
+        "--bound": config.get("bound"),
+        "--beta": config.get("beta"),
+        "--rope": config.get("rope"),
+    }
+    flags = {
+        "--measure-dense": run.dense_ms is not None,
+        "--no-text": record.prompt is None,
+        "--force": run.calibration_mismatch is not None,
+    }
+    # A name that begins with a dash would be read as an option.
+    prompt = f"./{run.prompt_name}" if run.prompt_name[:1] == "-" else run.prompt_name
+    given = [part for name, value in options.items() if value is not None for part in (name, str(value))]
+    return shlex.join(
+        ["routesparse", "analyze", prompt, *given, *(flag for flag, wanted in flags.items() if wanted)]
+    )

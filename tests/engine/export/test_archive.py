@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from routesparse.engine.errors import BundleError, DiskFullError
-from routesparse.engine.export import archive, columns
+from routesparse.engine.export import archive, dictionary
 from routesparse.engine.store import bundle, tables
 
 SECRET = "the code of Oslo is 4417"
@@ -36,14 +36,17 @@ def unpacked(file, place):
 
 def test_every_column_of_every_table_is_explained():
     """A new column needs its meaning, and what NULL means in it where it may be NULL."""
-    assert set(columns.TABLES) == set(columns.COLUMNS) == set(tables.TABLES)
-    for table in tables.TABLES:
-        schema = tables.arrow_schema(table)
-        assert set(columns.COLUMNS[table]) == set(schema.names), table
-        for field in schema:
-            entry = columns.COLUMNS[table][field.name]
-            assert entry.meaning.endswith("."), (table, field.name)
-            assert bool(entry.null) == field.nullable, (table, field.name)
+    known = dictionary.meanings()
+    fields = {
+        (table, field.name): field
+        for table in (*tables.TABLES, *tables.CERTIFICATE_TABLES)
+        for field in tables.arrow_schema(table)
+    }
+    assert set(known) == {*fields, *((table, "") for table, _ in fields)}
+    assert all(entry["meaning"].endswith(".") for entry in known.values())
+    assert {place for place, field in fields.items() if field.nullable} == {
+        place for place, entry in known.items() if entry["null"]
+    }
 
 
 def test_a_bundle_that_quotes_a_prompt_it_does_not_hold_keeps_it_in(factory, tmp_path):
@@ -68,7 +71,7 @@ def test_no_column_of_text_that_prompts_are_quoted_in_is_forgotten():
 
 
 def test_the_dictionary_has_a_row_with_type_and_meaning_for_each_column():
-    parts = archive.dictionary().split("\n## ")[1:]
+    parts = dictionary.markdown().split("\n## ")[1:]
     assert [part.partition(".parquet")[0] for part in parts] == list(tables.TABLES)
     for part, table in zip(parts, tables.TABLES, strict=True):
         lines = [line for line in part.splitlines() if line.startswith("| `")]

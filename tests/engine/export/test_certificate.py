@@ -8,9 +8,9 @@ import zipfile
 
 import pytest
 
-from routesparse.engine.export import archive, certificate_columns, report_page
+from routesparse.engine.export import archive, report_page
 from routesparse.engine.export.certificate_words import lower, upper
-from routesparse.engine.store import bundle, tables
+from routesparse.engine.store import bundle
 
 
 @pytest.fixture(scope="module")
@@ -18,19 +18,6 @@ def folder(factory, tmp_path_factory):
     """The bundle of a certificate whose names are hostile."""
     record = factory.make_certificate(prompt_name="<script>alert(1)</script>.txt")
     return bundle.write_bundle(record, tmp_path_factory.mktemp("certificates"))
-
-
-def test_every_column_is_explained():
-    assert (
-        set(certificate_columns.TABLES) == set(certificate_columns.COLUMNS) == set(tables.CERTIFICATE_TABLES)
-    )
-    for table in tables.CERTIFICATE_TABLES:
-        schema = tables.arrow_schema(table)
-        assert set(certificate_columns.COLUMNS[table]) == set(schema.names), table
-        for field in schema:
-            entry = certificate_columns.COLUMNS[table][field.name]
-            assert entry.meaning.endswith("."), (table, field.name)
-            assert bool(entry.null) == field.nullable, (table, field.name)
 
 
 def test_the_zip_says_what_it_is_and_its_snippet_reads_it(folder, tmp_path):

@@ -8,14 +8,12 @@ import shlex
 import time
 from dataclasses import replace
 from html.parser import HTMLParser
-from xml.etree import ElementTree
 
 import pytest
 import typer
 
 from routesparse.engine.cli.main import app
-from routesparse.engine.export import palette, report_page, report_settings
-from routesparse.engine.export.report_map import Colors, routing_map
+from routesparse.engine.export import palette, report_page
 from routesparse.engine.store import bundle
 from routesparse.engine.verdict import SIGNS, WORDS, of_record
 
@@ -86,25 +84,12 @@ def test_the_verdict_and_every_finding_stand_on_the_page(record, page):
 
 
 def test_each_segment_has_a_map_with_a_letter_for_every_unit(record, page):
-    maps = [
-        e for e in page.elements if e[0] == "svg" and (e[1].get("aria-label") or "").startswith("Routing map")
-    ]
+    maps = [rows for rows in page.tables if rows[0][0].startswith("layer ↓")]
     assert len(maps) == record.run.segments
-    cells = [c for c in record.choices if c.segment == 1]
-    drawn = ElementTree.fromstring(
-        routing_map(
-            cells,
-            record.run.layers,
-            record.run.heads,
-            record.run.tau,
-            Colors({c.pattern for c in cells}),
-            "x",
-        )
-    )
-    written = "".join(drawn.itertext())
-    for pattern in {c.pattern for c in cells}:
-        assert written.count(palette.letter(pattern)) >= sum(c.pattern == pattern for c in cells)
-    assert "head →" in written and "layer ↓" in written
+    for choice in record.choices:
+        cell = maps[choice.segment][1 + choice.layer][1 + choice.head]
+        assert cell.startswith(palette.letter(choice.pattern))
+        assert ("■" in cell) == (choice.fallback == "dense")
 
 
 def test_tables_hold_the_numbers_of_the_run(record, page):
@@ -131,7 +116,6 @@ def test_everything_is_on_the_page_and_nothing_is_fetched(record):
     assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
     assert page.elements.count(("h1", {})) == 1 and ("html", {"lang": "en"}) in page.elements
     assert all("scope" in attributes for tag, attributes in page.elements if tag == "th")
-    assert all(a.get("aria-label") or a.get("aria-hidden") for t, a in page.elements if t == "svg")
 
 
 def test_words_of_the_prompt_are_there_only_where_they_were_asked_for(record, tmp_path):
@@ -172,7 +156,7 @@ def test_hostile_names_and_texts_stay_text(record):
 
 
 def test_the_command_is_one_that_the_command_line_reads(record):
-    words = shlex.split(report_settings.command(record))
+    words = shlex.split(report_page.command(record))
     assert words[:2] == ["routesparse", "analyze"]
     context = typer.main.get_command(app).commands["analyze"].make_context("analyze", words[2:])
     assert (context.params["policy"], context.params["seed"]) == (record.run.policy, record.run.seed)

@@ -9,17 +9,16 @@ import transformers
 
 from routesparse.engine.analyze import analyze_prompt
 from routesparse.engine.calibration.artifact import Calibration, stamp_of
-from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError, ConfigError, ModelError, PromptError
-from routesparse.engine.export.report_settings import command
+from routesparse.engine.export.report_page import command
 from routesparse.engine.method.families import library_hash
-from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.files import revision_of
 from routesparse.engine.models.load import load_model, revision_of_model
 from routesparse.engine.models.rope import KINDS, RopeScaling
 from routesparse.engine.models.token_count import refuse_before_loading
 from routesparse.engine.prompts.text import decode_prompt, tokenize
 from routesparse.engine.runtime.route import route
+from tests.engine import tiny_shape
 
 PAIRS = 8  # of the tiny model's head size, 16
 SHORT, LONG = [1.0] * PAIRS, [1.0 + place for place in range(PAIRS)]
@@ -28,11 +27,8 @@ SCALINGS = {
     "yarn": {"rope_type": "yarn", "factor": 4.0},
     "longrope": {"rope_type": "longrope", "factor": 4.0, "short_factor": SHORT, "long_factor": LONG},
 }
-CONFIG = RouterConfig(
-    break_even_tokens=512, block_q=32, block_k=16, tail_tokens=32, routing_rows=16, certificate_rows=16
-)
-# Costs of a machine where blocks are dear and nothing else costs: what is sparse does not depend on today's load.
-PROFILE = LatencyProfile("p", "d", "torch", "float32", 16, 2, 1, 32, 16, 0, 10, 0, 0, 10, 0, 0, 0, 0)
+CONFIG = tiny_shape.config(512)
+PROFILE = tiny_shape.profile()
 THETA, TRAINED, TOKENS = 10_000.0, 1_000, 1_400
 
 kinds = pytest.mark.parametrize("kind", KINDS)
