@@ -19,9 +19,8 @@ def legend(choices: pd.DataFrame, shown: Cells, metric: str, theme: design.Theme
     for pattern in families.in_order(counts.index):
         color = theme.pattern(pattern) if metric == "pattern" else theme.panel
         style = f"background:{color};color:{design.text_on(color)}"
-        letters.append(
-            f'<span><i style="{style}">{design.letter(pattern)}</i>{design.name(pattern)} {counts[pattern]:,}</span>'
-        )
+        name = f"{design.name(pattern)} {counts.get(pattern, 0):,}"
+        letters.append(f'<span><i style="{style}">{design.letter(pattern)}</i>{name}</span>')
     grey = shown.colors.size - len(choices)
     if metric == "pattern" and grey:
         letters.append(_swatch(theme.null, f"not recorded {grey:,}"))

@@ -16,7 +16,6 @@ from routesparse.app.ui import design, exports, facts, glossary, grid, numbers, 
 from routesparse.app.ui.plain_text import visible
 from routesparse.engine.certificate_rows import CertificateRow, NamedRow
 from routesparse.engine.export import certificate_words
-from routesparse.engine.export.certificate_words import lower, upper
 from routesparse.engine.rounding import all_digits
 from routesparse.engine.store import certificate_queries, frames, queries
 from routesparse.engine.store.owner_view import OwnerView
@@ -30,7 +29,12 @@ _TERMS = {
     "Retained mass": "retained_mass",
     "Largest key read": "hit_rate",
 }
-_BEYOND = "Rows drawn whose output differs from exact attention by more than rounding explains"
+_COLUMN_TERMS = {
+    "mean error": "output_claim",
+    "beyond rounding": "alarm",
+    "mass": "retained_mass",
+    "largest key read": "hit_rate",
+}
 
 
 @dataclass(frozen=True)
@@ -191,33 +195,22 @@ def _worst(heads: pd.DataFrame) -> pd.DataFrame:
 
 def _table_card(row: CertificateRow, claims: pd.DataFrame, title: str, key: str, of: str) -> None:
     """A line a claim, of heads or of layers."""
-    planned = claims["mass"].notna().any()
-    names = f"{glossary.heading('error', 'output_claim')}<th>≤</th>"
-    if planned:
-        names += f"{glossary.heading('mass', 'retained_mass')}<th>≥</th>"
-        names += f"{glossary.heading('largest key', 'hit_rate')}<th>≥</th>"
-    names += f'<th>worst row</th><th>its token</th><th title="{escape(_BEYOND)}">beyond rounding</th>'
-    body = []
-    for one in frames.rows(claims):
-        cells = [numbers.small(one.mean_error), upper(one.mean_error_bound)]
-        if planned:
-            cells += [numbers.mass(one.mass), lower(one.mass_bound)]
-            cells += [numbers.share(one.hit_rate), lower(one.hit_rate_bound, True)]
-        token = "–" if numbers.is_missing(one.worst_position) else f"{int(one.worst_position):,}"
-        cells += [f"{one.largest_error:.3g}", token, f"{one.beyond_rounding:,} of {one.rows:,}"]
-        name = f"layer {int(one.layer)}" + ("" if one.scope == "layer" else f", head {int(one.head)}")
-        if row.batch > 1 and one.scope == "head":
-            name += f", prompt {int(one.batch_index) + 1}"
-        told = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
-        body.append(f'<tr><td class="l">{name}</td>{told}</tr>')
+    heads, lines = certificate_words.claims_table(row, list(frames.rows(claims)))
+    head = "".join(
+        glossary.heading(name, _COLUMN_TERMS[name]) if name in _COLUMN_TERMS else f"<th>{name}</th>"
+        for name in heads[1:]
+    )
+    body = "".join(
+        f'<tr><td class="l">{name}</td>{"".join(f"<td>{escape(cell)}</td>" for cell in cells)}</tr>'
+        for name, *cells in lines
+    )
     with st.container(border=True, key=f"card-certificate-{key}", gap="xsmall"):
         st.html(
-            f'<div class="rs-h">{title}</div>'
-            + tables.framed(f'<tr><th class="l"></th>{names}</tr>{"".join(body)}')
+            f'<div class="rs-h">{title}</div>' + tables.framed(f'<tr><th class="l"></th>{head}</tr>{body}')
         )
         exports.chart_foot(
             f"certificate-{key}-{queries.label(row.run_id)}",
-            f"n = {len(claims):,}, {of}, by mean output error over random rows · ≤ and ≥: bounds at "
+            f"n = {len(claims):,}, {of}, by mean output error over random rows · at most, at least: bounds at "
             f"{certificate_words.confidence(row)} confidence · source: claim",
             claims,
             f"certificate-{key}",

@@ -110,8 +110,8 @@ def certified(run: RunRow, kinds: pd.DataFrame, certificates: pd.DataFrame) -> s
         return "All heads read every key: there is nothing to certify."
     level = numbers.share(run.confidence, 0)
     if run.tau_layer is None:
-        count = f"{sparse - int(kinds['uncertified'].sum()):,} of {numbers.several(sparse, 'sparse head')}"
-        what = f"{count}, each alone, keep at least {numbers.threshold(run.tau)} of their attention"
+        count = f"{sparse - int(kinds['uncertified'].sum()):,} of {numbers.several(sparse, 'sparse unit')}"
+        what = f"{count}, a head in a segment each, keep at least {numbers.threshold(run.tau)} of their attention"
         more = "all heads together"
     else:
         held = int((certificates["lower_mass"].notna() & ~certificates["uncertified"]).sum())

@@ -1,4 +1,4 @@
-"""The page Certificate filled, empty and in error; Runs, Audit and run pages where there are certificates. No GPU."""
+"""Trust of a certificate filled and in error; Runs and run pages where there are certificates. No GPU."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from routesparse.app.screens.audit.output_claim import claim
-from routesparse.app.screens.certificate import figures
+from routesparse.app.screens.trust import certificate
+from routesparse.app.screens.trust.output_claim import claim
 from routesparse.app.shell.access import access
 from routesparse.engine.store import bundle, certificate_queries
 
@@ -28,7 +28,7 @@ def certified(waiting, factory):
 
 
 def test_verdict_figures_worst_heads_and_what_they_do_not_say(certified, open_page):
-    page = open_page("certificate", run="ce47f1ca")
+    page = open_page("trust", run="ce47f1ca")
     assert not page.exception
     told = text_of(page)
     assert "Certificate of <bdi>window=256</bdi>" in told and 'rs-verdict amber" role="status"' in told
@@ -37,31 +37,33 @@ def test_verdict_figures_worst_heads_and_what_they_do_not_say(certified, open_pa
     worst = told[told.index("Worst heads") :]
     assert worst.index("layer 3, head 3") < worst.index("layer 3, head 2"), "the worst first"
     assert "<td>1</td><td>115</td>" in worst, "its worst row, and the token"
+    assert "Layer by layer" not in told
+    assert "Layer by layer" in text_of(open_page("trust", run="ce47f1ca", details="true"))
     # 1 - .05^(1/1024), rounded up.
     assert "what touches up to 0.30 % of the rows may have been missed" in told
     assert "Xeon" in told and "float32" in told
 
 
 def test_named_rows_stand_in_a_table_of_their_own_and_bound_nothing(certified, waiting, factory, open_page):
-    told = text_of(open_page("certificate", run=ID))
+    told = text_of(open_page("trust", run=ID))
     table = told[told.index("Rows that were named") :].partition("</table>")[0]
     assert "no bound for any other row" in table and "no claim counts them" in table
     assert '<bdi>last:8</bdi></td><td class="l"><bdi>all 8' in table
     assert table.index("“w4095”") < table.index("“w4094”"), "the worst token first"
     none = replace(factory.make_certificate("20261102-1"), named=())
     bundle.write_bundle(none, waiting / "spool")
-    assert "Rows that were named" not in text_of(open_page("certificate", run="20261102-1"))
+    assert "Rows that were named" not in text_of(open_page("trust", run="20261102-1"))
 
 
 def test_a_plan_s_mass_and_keys_are_maps_and_a_function_has_none(certified, waiting, factory, open_page):
     bundle.write_bundle(factory.make_certificate("20261102-1", plan=None), waiting / "spool")
     for metric in ("mass", "hit_rate"):
-        page = open_page("certificate", run=ID, metric=metric)
+        page = open_page("trust", run=ID, metric=metric)
         assert not page.exception and page.get("bidi_component")
-        assert figures.METRICS[metric].unit in text_of(page)
-    page = open_page("certificate", run="20261102-1", metric="mass")
+        assert certificate.METRICS[metric].unit in text_of(page)
+    page = open_page("trust", run="20261102-1", metric="mass")
     told = text_of(page)
-    assert not page.exception and figures.METRICS["mean_error"].unit in told, "what there is instead"
+    assert not page.exception and certificate.METRICS["mean_error"].unit in told, "what there is instead"
     assert "Exact up to rounding" in told and "Largest key read" not in told and "rs-verdict green" in told
 
 
@@ -71,7 +73,7 @@ def test_a_broken_output_is_red_and_its_infinite_error_is_drawn(home, factory, o
         replace(one, largest_error=float("inf")) if one.head in (None, 3) else one for one in record.claims
     )
     bundle.write_bundle(replace(record, claims=claims), home / "spool")
-    page = open_page("certificate", run=ID, metric="largest_error")
+    page = open_page("trust", run=ID, metric="largest_error")
     assert not page.exception
     assert "rs-verdict red" in text_of(page) and "<td>inf</td>" in text_of(page)
 
@@ -79,34 +81,28 @@ def test_a_broken_output_is_red_and_its_infinite_error_is_drawn(home, factory, o
 @pytest.mark.parametrize(("tolerance", "colour"), [(None, "amber"), (0.05, "red")])
 def test_a_tolerance_that_is_not_kept_is_red(home, factory, open_page, tolerance, colour):
     bundle.write_bundle(factory.make_certificate(tolerance=tolerance), home / "spool")
-    assert f"rs-verdict {colour}" in text_of(open_page("certificate"))
+    assert f"rs-verdict {colour}" in text_of(open_page("trust"))
 
 
-def test_without_any_it_says_how_to_make_one(filled, open_page):
-    page = open_page("certificate")
-    assert "No certificates yet" in text_of(page)
-    assert "certify --prompt FILE" in page.code[0].value
-
-
-def test_a_link_to_nothing_and_a_link_to_a_run_say_so(certified, open_page):
-    assert "This link leads nowhere" in text_of(open_page("certificate", run="deadbeef"))
-    assert "This is a run, not a certificate" in text_of(open_page("certificate", run=RUN))
+def test_without_runs_the_newest_certificate_is_shown(home, factory, open_page):
+    bundle.write_bundle(factory.make_certificate(), home / "spool")
+    assert "Certificate of <bdi>window=256</bdi>" in text_of(open_page("trust"))
 
 
 def test_hostile_names_stay_text(home, factory, open_page):
     hostile = "<script>alert(1)</script>"
     bundle.write_bundle(factory.make_certificate(plan=hostile, prompt_name=hostile), home / "spool")
-    for page in (open_page("certificate"), open_page("runs")):
+    for page in (open_page("trust"), open_page("runs")):
         assert not page.exception and hostile not in text_of(page)
 
 
-@pytest.mark.parametrize("name", ["routing_map", "head", "text", "audit", "fallbacks"])
+@pytest.mark.parametrize("name", ["routing_map", "text"])
 def test_pages_about_a_run_say_that_it_is_a_certificate(certified, open_page, name):
     page = open_page(name, run="ce47f1ca")
     assert not page.exception
     told = text_of(page)
     assert "This is a certificate of window=256; no routing was recorded" in told
-    assert "certificate?run=ce47f1ca" in told, "the way to its page"
+    assert "trust?run=ce47f1ca" in told, "the way to its page"
 
 
 def test_compare_says_so_and_links(certified, open_page):
@@ -114,7 +110,7 @@ def test_compare_says_so_and_links(certified, open_page):
     assert not page.exception
     told = text_of(page)
     assert "is a certificate of window=256; no routing was recorded" in told
-    assert "certificate?run=ce47f1ca" in told
+    assert "trust?run=ce47f1ca" in told
 
 
 def test_runs_lists_certificates_apart_from_runs(certified, open_runs):
@@ -145,9 +141,9 @@ def test_certificates_alone_are_listed_too(home, factory, open_runs):
 
 def test_audit_says_the_run_s_own_claim(filled, record, open_page):
     rows, worst = sum(a.rows for a in record.audits), max(a.max_error for a in record.audits)
-    told = text_of(open_page("audit", run=RUN))
+    told = text_of(open_page("trust", run=RUN))
     assert claim(rows, False, 0.95, worst) in told and "certify --prompt FILE --method routesparse" in told
-    assert claim(rows, False, 0.95, worst) not in text_of(open_page("audit", run=RUN, scope="all"))
+    assert claim(rows, False, 0.95, worst) not in text_of(open_page("trust", run=RUN, scope="all"))
 
 
 @pytest.mark.parametrize("run_id", [RUN, "c0de17aa90e1f003"], ids=["audited", "not audited"])
@@ -155,8 +151,8 @@ def test_audit_lists_the_certificates_of_the_run_s_prompt(waiting, factory, open
     run = bundle.read_bundle(waiting / "spool" / run_id).run
     same = {"prompt_sha256": run.prompt_sha256, "model_revision": run.model_revision}
     bundle.write_bundle(factory.make_certificate(**same), waiting / "spool")
-    told = text_of(open_page("audit", run=run_id))
-    assert 'href="certificate?run=ce47f1ca"' in told and "<bdi>window=256</bdi>" in told
+    told = text_of(open_page("trust", run=run_id))
+    assert 'href="trust?run=ce47f1ca"' in told and "<bdi>window=256</bdi>" in told
 
 
 def test_the_claim_s_share_is_rounded_down_and_a_full_audit_needs_none():

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 
 import pandas as pd
 import pytest
 
-from routesparse.app.screens.audit import layer_claims
 from routesparse.app.screens.routing_map import map_figure
+from routesparse.app.screens.trust import layer_claims
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design
 from routesparse.engine.config import POLICIES, RouterConfig
@@ -52,21 +51,15 @@ def sparse(record, layer=1):
     return next(c for c in record.choices if c.layer == layer and c.segment == 0 and c.pattern != "dense")
 
 
-@pytest.mark.parametrize("name", ["routing_map", "head"])
-def test_the_header_names_price_and_both_taus(stored, open_page, name):
-    html = text_of(open_page(name, run=RUN))
-    assert "policy priced, price 0.3, τ layer 0.70, τ head 0.40" in html
-    assert "policy certified, τ 0.90" in text_of(open_page(name, run=CERTIFIED))
-
-
 def test_the_head_shows_its_own_lambda_and_its_layer_s_certificate(stored, priced, open_page):
     choice = sparse(priced)
-    html = text_of(open_page("head", run=RUN, layer="1", head=str(choice.head)))
+    html = text_of(open_page("routing_map", run=RUN, layer="1", head=str(choice.head)))
+    assert "policy priced, price 0.3, τ layer 0.70, τ head 0.40" in html
     assert f"λ of this head = {choice.gate_threshold:.3f}" in html
-    assert f"<b>{priced.layers[1].lower_mass:.3f}</b><em>≥ τ layer 0.70</em>" in html
-    assert "raised 1 level" in html and "climbed 1 level" in html
-    assert "safety floor" in html and "≥ τ head 0.40" in html
-    assert "certified mass, τ = " not in html and not re.search(r"≥ τ 0\.40", html)
+    certified = f"<td>{priced.layers[1].lower_mass:.3f}</td><td>τ layer 0.70</td>"
+    assert certified in html and "climbed 1 level" in html
+    assert "safety floor" in html and "<td>τ head 0.40</td>" in html and "<td>τ 0.40</td>" not in html
+    assert "policy certified, τ 0.90" in text_of(open_page("routing_map", run=CERTIFIED))
 
 
 def test_a_dense_head_of_a_priced_run_still_shows_its_layer(home, priced, open_page):
@@ -75,13 +68,13 @@ def test_a_dense_head_of_a_priced_run_still_shows_its_layer(home, priced, open_p
         for c in priced.choices
     )
     bundle.write_bundle(replace(priced, choices=choices), home / "spool")
-    html = text_of(open_page("head", run=RUN, layer="0", head="0"))
-    assert "no certificate applies" in html and "τ layer 0.70</em>" in html
+    html = text_of(open_page("routing_map", run=RUN, layer="0", head="0"))
+    assert "no certificate applies" in html and "<td>τ layer 0.70</td>" in html
 
 
 def test_a_head_that_climbed_with_its_layer_says_whose_certificate_failed(stored, priced, open_page):
     event = next(e for e in priced.fallbacks if e.scope == "layer" and e.segment == 0)
-    html = text_of(open_page("head", run=RUN, layer=str(event.layer), head=str(event.head)))
+    html = text_of(open_page("routing_map", run=RUN, layer=str(event.layer), head=str(event.head)))
     assert f"left with its layer, whose certificate was {event.lower_mass:.3f} &lt; 0.70" in html
 
 
@@ -117,34 +110,36 @@ def test_rounding_lifts_no_layer_over_its_tau(without, open_page):
     assert data["times"]["rows"][0]["certificate"] == {"text": ".699", "bad": True}
 
 
-@pytest.mark.parametrize("name", ["routing_map", "fallbacks", "audit"])
-def test_a_layer_below_its_tau_is_told_on_every_page(without, open_page, name):
-    assert "1 of 4 layers ran uncertified: layer 2 (0.600 &lt; 0.70)" in text_of(open_page(name, run=RUN))
+def test_a_layer_below_its_tau_is_told_and_a_certified_one_says_nothing_of_the_kind(
+    without, factory, record, open_page
+):
+    bundle.write_bundle(factory.priced(factory.rename(record, CERTIFIED)), without / "spool")
+    told = "1 of 4 layers ran uncertified"
+    html = text_of(open_page("trust", run=RUN))
+    assert f"{told}: layer 2 (0.600 &lt; 0.70)" in html
+    assert "3 of 4 sparse layers keep at least 0.70 of their attention" in html
+    assert told in text_of(open_page("routing_map", run=RUN))
+    for name in ("trust", "routing_map"):
+        assert "layers ran uncertified" not in text_of(open_page(name, run=CERTIFIED)), name
+    html = text_of(open_page("trust", run=RUN, scope="all", details="true"))
+    assert f"layer 2 of run {RUN[-8:]} (0.600 &lt; 0.70)" in html
+    assert f'<td class="l">{RUN[-8:]}</td>' in html and 'layer=2" target="_self">layer 2</a>' in html
 
 
-@pytest.mark.parametrize("name", ["routing_map", "fallbacks", "audit"])
-def test_a_certified_layer_says_nothing_of_the_kind(stored, open_page, name):
-    assert "layers ran uncertified" not in text_of(open_page(name, run=RUN))
-
-
-def test_fallbacks_tell_layers_from_heads(stored, priced, open_page):
-    page = open_page("fallbacks", run=RUN)
+def test_trust_tells_layers_from_heads_and_sets_layers_beside_their_truth(stored, priced, open_page):
+    page = open_page("trust", run=RUN, details="true")
     html = text_of(page)
     of_layers = sum(event.scope == "layer" for event in priced.fallbacks)
     raised = sum(bool(row.raised) for row in priced.layers)
     assert f"of which {of_layers:,} of heads that climbed with their layer" in html
     assert "Raised layers" in html and f"{raised} of 4" in html
     assert set(page.dataframe[0].value["of"]) <= {"head", "layer"}
-    assert "of" not in open_page("fallbacks", run=CERTIFIED).dataframe[0].value
-
-
-def test_the_audit_sets_the_layers_beside_their_truth(stored, priced, open_page):
-    html = text_of(open_page("audit", run=RUN))
-    assert "Certificates of the layers" in html
+    assert "Certificates of the layers" in html and "safety floor" in html
     assert "0 of 4 with several segments have one below the least bound" in html
     assert "reaches τ layer; no segment below the least bound" in html
-    assert "safety floor" in html
-    assert "Certificates of the layers" not in text_of(open_page("audit", run=CERTIFIED))
+    other = open_page("trust", run=CERTIFIED, details="true")
+    assert "Certificates of the layers" not in text_of(other) and "of" not in other.dataframe[0].value
+    text_of(open_page("trust", run=RUN, scope="all"))  # no line for two meanings of tau
 
 
 def test_a_missed_layer_says_by_how_much_and_that_some_may_be_missed():
@@ -160,16 +155,6 @@ def test_a_missed_layer_says_by_how_much_and_that_some_may_be_missed():
         == "1 of 2 hold; missed by 0.0032 at most; at 95 % confidence one bound in 20 may be too high by chance"
     )
     assert layer_claims.held(pd.DataFrame(rows).head(1), 0.95) == "1 of 1 hold"
-
-
-def test_the_audit_of_all_runs_draws_no_line_for_two_meanings_of_tau(stored, open_page):
-    assert not open_page("audit", run=RUN, scope="all").exception
-
-
-def test_the_audit_of_all_runs_names_the_run_of_a_layer_and_leads_to_it(without, open_page):
-    html = text_of(open_page("audit", run=RUN, scope="all"))
-    assert f"layer 2 of run {RUN[-8:]} (0.600 &lt; 0.70)" in html
-    assert f'<td class="l">{RUN[-8:]}</td>' in html and 'layer=2" target="_self">layer 2</a>' in html
 
 
 def test_comparing_policies_shows_the_price_and_no_lambda_of_the_run(stored, open_page):
@@ -242,4 +227,4 @@ def test_a_priced_run_is_submitted_with_its_price(demo_home, open_page, queue, w
 )
 def test_the_job_names_the_defaults_that_it_will_use(home, queue, open_page, request_, told):
     job = queue.submit(request_, "text " * 100)
-    assert told in text_of(open_page("job", job=job))
+    assert told in text_of(open_page("runs", job=job))

@@ -44,7 +44,7 @@ def test_the_page_says_what_is_certified_then_what_failed_then_what_was_audited(
     page = open_page("trust", run=RUN)
     html = text_of(page)
     pairs = sparse_audits(record)
-    certified = f"{len(pairs)} of {len(pairs)} sparse heads, each alone, keep at least 0.90 of their attention"
+    certified = f"{len(pairs)} of {len(pairs)} sparse units, a head in a segment each, keep at least 0.90 of their attention"
     parts = [
         f"Certified with 95 % confidence: {certified}",
         "Not certified: a single row, all heads together, the answer.",
@@ -258,7 +258,9 @@ def test_nothing_fell_back_is_one_line_with_how_near_it_was(home, record, open_p
     """The nearest certificate is .012 above its tau."""
     sparse = [c for c in record.choices if c.pattern != "dense"]
     lift = {id(c): 0.95 for c in sparse} | {id(sparse[3]): record.run.tau + 0.012}
-    choices = tuple(replace(c, fallback=None, lower_mass=lift.get(id(c), c.lower_mass)) for c in record.choices)
+    choices = tuple(
+        replace(c, fallback=None, lower_mass=lift.get(id(c), c.lower_mass)) for c in record.choices
+    )
     bundle.write_bundle(replace(record, fallbacks=(), choices=choices), home / "spool")
     page = open_page("trust", run=RUN)
     told = "Nothing fell back: every certificate reached its τ, the nearest with 0.012 to spare."
@@ -346,5 +348,3 @@ def test_many_dots_are_thinned_and_those_of_the_run_shown_stay():
     assert len(drawn["x"]) == share_figure.MOST_DOTS
     assert max(drawn["size"]) == 9, "the run shown is drawn larger"
     assert share_figure.dots_text(count).startswith(f"{share_figure.MOST_DOTS:,} of {count:,}")
-
-

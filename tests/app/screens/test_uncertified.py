@@ -45,16 +45,19 @@ def of(record, segment=0):
     return {(c.layer, c.head) for c in record.uncertified if c.segment == segment}
 
 
-@pytest.mark.parametrize("page", ["routing_map", "fallbacks", "audit"])
-def test_a_page_of_the_run_counts_them_and_says_what_it_means(strict, open_page, page):
+def test_trust_counts_them_and_a_certified_run_says_nothing_of_the_kind(strict, open_page):
     assert len(strict.uncertified) > 4
-    html = text_of(open_page(page, run=RUN))
+    html = text_of(open_page("trust", run=RUN))
     assert words(strict) in html and "That their mass reaches τ is not certified" in html
-
-
-@pytest.mark.parametrize("page", ["routing_map", "fallbacks", "audit"])
-def test_a_certified_run_says_nothing_of_the_kind(strict, open_page, page):
-    assert "units ran uncertified" not in text_of(open_page(page, run=OTHER))
+    sparse = sum(c.pattern != "dense" for c in strict.choices)
+    assert (
+        f"{sparse - len(strict.uncertified)} of {sparse} sparse units, a head in a segment each, keep" in html
+    )
+    assert f"Nothing fell back, but {len(strict.uncertified)} units ran uncertified." in html
+    html = text_of(open_page("trust", run=OTHER))
+    assert "units ran uncertified" not in html and f"{sparse} of {sparse} sparse units" in html
+    assert "Nothing fell back: every certificate reached its τ, the nearest with 0 to spare." in html
+    assert words(strict) in text_of(open_page("routing_map", run=RUN))
 
 
 def test_the_map_marks_them_and_gives_them_a_step_of_their_own(strict, open_page):
@@ -74,24 +77,16 @@ def test_the_map_marks_them_and_gives_them_a_step_of_their_own(strict, open_page
 
 def test_the_head_says_it_beside_the_certified_mass(strict, open_page):
     layer, head = min(of(strict))
-    html = text_of(open_page("head", run=RUN, layer=str(layer), head=str(head), segment="0"))
-    assert f"{strict.run.tau - 0.05:.3f}, ran uncertified" in html
-    assert "ran uncertified</b>" not in text_of(
-        open_page("head", run=OTHER, layer=str(layer), head=str(head))
-    )
+    mark = '<span class="rs-warn">ran uncertified</span>'
+    html = text_of(open_page("routing_map", run=RUN, layer=str(layer), head=str(head), segment="0"))
+    assert f"<td>{strict.run.tau - 0.05:.3f}</td>" in html and mark in html
+    assert mark not in text_of(open_page("routing_map", run=OTHER, layer=str(layer), head=str(head)))
 
 
 def test_the_runs_table_counts_them(strict, open_page, home):
     table = open_page("runs").dataframe[0].value
     found = dict(zip(table["run"], table["uncertified"], strict=True))
     assert found == {RUN[-8:]: len(strict.uncertified), OTHER[-8:]: 0}
-
-
-def test_without_a_fallback_event_the_fallbacks_page_does_not_call_it_calm(strict, open_page):
-    html = text_of(open_page("fallbacks", run=RUN))
-    assert f"Nothing fell back, but {len(strict.uncertified)} units ran uncertified." in html
-    assert "nothing fell back" not in html
-    assert "reached its τ: nothing fell back" in text_of(open_page("fallbacks", run=OTHER))
 
 
 def test_compare_has_them_side_by_side(strict, open_page):

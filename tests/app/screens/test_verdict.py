@@ -7,17 +7,15 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from routesparse.app.screens.fallbacks import rate_figure
 from routesparse.app.screens.routing_map import answer_card
 from routesparse.app.shell import verdict_bar
-from routesparse.app.shell.access import access
 from routesparse.app.ui import design
 from routesparse.engine.rows import ContinuationRow
-from routesparse.engine.store import bundle, fallback_queries
+from routesparse.engine.store import bundle
 from routesparse.engine.verdict import LEVELS
 
 GREEN, RED, DRIFT = "3f9a1c20d4e5b678", "bad0bad000001111", "d41fd41f00002222"
-RUN_PAGES = ("routing_map", "head", "audit", "fallbacks")
+RUN_PAGES = ("routing_map", "trust")
 
 
 def text_of(page):
@@ -66,41 +64,39 @@ def test_runs_name_the_verdict_of_each(runs, open_page):
 
 
 def test_pages_over_all_runs_count_the_verdicts(runs, open_page):
-    html = text_of(open_page("fallbacks", run=GREEN, scope="all"))
+    html = text_of(open_page("trust", run=GREEN, scope="all"))
     assert "1 red" in html and "1 amber" in html and "1 green" in html
 
 
 @pytest.mark.parametrize(
     ("page", "query"),
     [
-        ("head", {}),
         ("routing_map", {}),
-        ("audit", {"claim": "conformal"}),
-        ("audit", {"claim": "row"}),
+        ("trust", {"claim": "conformal"}),
+        ("trust", {"claim": "row"}),
         ("compare", {"runs": f"{DRIFT},{GREEN}"}),
         ("compare", {"runs": f"{DRIFT},{GREEN}", "metric": "conformal_lower_mass"}),
     ],
 )
 def test_the_alarm_stands_beside_every_conformal_figure(runs, record, open_page, page, query):
     unit = next(c for c in record.choices if c.pattern != "dense" and c.segment == 0)
-    query = {"run": DRIFT, "layer": str(unit.layer), "head": str(unit.head), **query}
+    query = {"run": DRIFT, "details": "true", "layer": str(unit.layer), "head": str(unit.head), **query}
     alarmed = text_of(open_page(page, **query))
     told = alarmed.count("Drift alarm: ignore this") + alarmed.count("Drift alarm or unfitting calibration")
-    # Audit: the claim's card, the residuals against delta, the column of the worst heads; and the chart of the claim.
+    # Trust: the claim's card, the residuals against delta; and the chart of the claim.
     # Compare: the side's share, its mean, and the map of the claim.
     wanted = {
-        "audit": 3 + (query.get("claim") == "conformal"),
-        "head": 2,
+        "trust": 2 + (query.get("claim") == "conformal"),
         "routing_map": 1,
         "compare": 2 + ("metric" in query),
     }
     assert told == wanted[page]
     calm = text_of(open_page(page, **{**query, "run": GREEN, "runs": f"{GREEN},{RED}"}))
-    assert ("rs-void" not in calm and "Drift alarm" not in calm) or (page == "audit" and "claim" in query)
+    assert ("rs-void" not in calm and "Drift alarm" not in calm) or (page == "trust" and "claim" in query)
 
 
 def test_the_event_list_has_a_row_for_each_uncertified_unit(runs, open_page):
-    table = open_page("fallbacks", run=RED).dataframe[0].value
+    table = open_page("trust", run=RED).dataframe[0].value
     assert table["to"].tolist() == ["ran uncertified"] * len(runs.uncertified)
     assert {(r.layer, r.head, r.segment - 1) for r in table.itertuples()} == {
         (c.layer, c.head, c.segment) for c in runs.uncertified
@@ -119,32 +115,10 @@ def test_uncertified_units_come_before_the_dearest_failures_and_both_are_counted
         *hard.choices[first + 1 :],
     )
     bundle.write_bundle(replace(hard, choices=choices), home / "spool")
-    page = open_page("fallbacks", run=GREEN)
+    page = open_page("trust", run=GREEN)
     table = page.dataframe[0].value
     assert table["to"].tolist()[0] == "ran uncertified" and len(table) == len(hard.fallbacks) + 1
     assert f"n = {len(hard.fallbacks)} events and 1 uncertified unit ·" in text_of(page)
-
-
-def test_fallbacks_by_layer_have_a_bar_of_their_own_for_uncertified_units(runs, open_page):
-    open_page("runs")
-    kinds = fallback_queries.kinds_by_layer(access().store, [RED])
-    rows = kinds.assign(share=0.1)
-
-    def missed(layers):
-        marks = rate_figure.by_layer(layers, "units", design.LIGHT)["marks"]
-        bars = [mark for mark in marks if mark["kind"] == "bars"]
-        return {
-            told[0]: top
-            for bar in bars
-            for (*_, top), told in zip(bar["at"], bar["told"], strict=True)
-            if rate_figure.UNCERTIFIED in told
-        }
-
-    layers = [c.layer for c in runs.uncertified]
-    of = runs.run.units / runs.run.layers
-    assert missed(rows) == pytest.approx({layer: layers.count(layer) / of for layer in set(layers)}, abs=1e-6)
-    calm = fallback_queries.kinds_by_layer(access().store, [GREEN]).assign(share=0.1)
-    assert missed(calm) == {}
 
 
 def test_the_map_has_the_next_token_by_both_sides(runs, record, open_page):

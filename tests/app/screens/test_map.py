@@ -1,0 +1,438 @@
+"""The routing map with a head opened in it: filled, empty, in error, and its pictures as data. No GPU, no browser."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from routesparse.app.screens.routing_map import map_figure, map_legend, prompt_card, sprite_figure
+from routesparse.app.shell.access import access
+from routesparse.app.shell.view import METRICS
+from routesparse.app.ui import design, numbers, reason_words
+from routesparse.app.unit import charts, masks, probe
+from routesparse.engine.store import bundle, head_queries, queries, sprite
+
+RUN = "3f9a1c20d4e5b678"
+
+
+def text_of(page) -> str:
+    assert not page.exception
+    return " ".join(str(element.proto.body) for element in page.get("html"))
+
+
+def shown_text(page):
+    """What stands in the block that shows the prompt's text."""
+    (block,) = re.findall(r'<pre class="rs-block"[^>]*>(.*?)</pre>', text_of(page), re.DOTALL)
+    return block
+
+
+def sparse(record):
+    return next(c for c in record.choices if c.pattern != "dense" and c.segment == 0)
+
+
+def at(unit):
+    return {"run": RUN, "layer": str(unit.layer), "head": str(unit.head)}
+
+
+def test_a_head_opens_with_reason_probe_candidates_claims_text_and_other_runs(
+    waiting, record, factory, open_page
+):
+    bundle.write_bundle(factory.rename(record, "abcdabcd00001111"), waiting / "spool")
+    choice = next(c for c in record.choices if (c.layer, c.head, c.segment) == (2, 3, 1))
+    page = open_page("routing_map", run="d4e5b678", layer="2", head="3", segment="1")
+    html = text_of(page)
+    assert "Layer 2, head 3: why" in html
+    assert reason_words.shown(choice.reason).replace(">", "&gt;") in html
+    stored = next(p for p in record.probes if (p.layer, p.head, p.segment) == (2, 3, 1))
+    assert f"Probe, {stored.rows} rows × {stored.columns * stored.pool} key blocks" in html
+    assert f"max over one row × {stored.pool} key block" in html, "the pool factor is printed"
+    assert "Candidates of layer 2, head 3" in html and "Certificates and the truth" in html
+    assert "map?run=d4e5b678&amp;layer=2&amp;head=3&amp;segment=0" in html, "its other segment"
+    assert "map?run=00001111&amp;layer=2&amp;head=3&amp;segment=1" in html, "the same head elsewhere"
+    assert 'href="trust?run=d4e5b678"' in html
+    assert "whose executed plan reads a key block" in html and "not recorded" not in html
+    assert "ledger of the harbour" in shown_text(page)
+    assert html.count("ledger of the harbour") == shown_text(page).count("ledger of the harbour")
+    assert not page.get("plotly_chart") and not page.markdown
+
+
+def test_claims_stand_beside_the_audited_truth(filled, record, open_page):
+    unit = sparse(record)
+    audit = next(a for a in record.audits if (a.layer, a.head, a.segment) == (unit.layer, unit.head, 0))
+    html = text_of(open_page("routing_map", **at(unit)))
+    held = audit.mass >= unit.lower_mass
+    certified, audited = numbers.bound(unit.lower_mass), numbers.mass(audit.mass)
+    assert f"<td>{certified}</td><td>τ 0.90</td><td>{audited}</td>" in html
+    assert ("the bound holds" in html) is held and ("below the bound" in html) is not held
+    truth = min(audit.mass, unit.recent_mass)
+    verdict = "holds" if truth >= unit.conformal_lower_mass else "fails"
+    assert re.search(rf"<td>g\* {truth:.3f}</td><td class=\"l\">.*?{verdict}", html)
+
+
+def test_a_missed_bound_says_by_how_much_and_that_some_may_be_missed(home, record, open_page):
+    """Beside a green verdict "below the bound" alone puzzled: one bound in twenty may be too high by chance."""
+    unit = sparse(record)
+    audits = tuple(
+        replace(a, mass=unit.lower_mass - 0.004, covered=False, row_covered=0.875, forward_error=0.0421)
+        if (a.layer, a.head, a.segment) == (unit.layer, unit.head, 0)
+        else a
+        for a in record.audits
+    )
+    bundle.write_bundle(replace(record, audits=audits), home / "spool")
+    html = text_of(open_page("routing_map", **at(unit)))
+    chance = "one bound in 20 may be too high by chance"
+    assert "0.004 below the bound" in html and f"At 95 % confidence {chance}" in html
+    assert "87.5 % of rows do" in html and "0.0421" in html
+    trust = text_of(open_page("trust", run=RUN))
+    assert re.search(rf"y = x: 1 of \d+; at 95 % confidence {chance}", trust)
+
+
+def test_a_head_that_just_misses_tau_shows_a_number_below_it(home, record, open_page):
+    unit = sparse(record)
+    near = replace(unit, lower_mass=0.89996)
+    choices = tuple(near if c is unit else c for c in record.choices)
+    bundle.write_bundle(replace(record, choices=choices), home / "spool")
+    html = text_of(open_page("routing_map", **at(unit)))
+    claims = html[html.index("Certificates and the truth") :]
+    assert "<td>0.899</td>" in claims and "ran uncertified" in claims and "<td>0.900</td>" not in claims
+
+
+def test_a_dense_head_has_no_certificate_and_is_not_called_unaudited(home, record, open_page):
+    unit = replace(
+        sparse(record), pattern="dense", budget="all keys", density=1.0, lower_mass=None, fallback=None
+    )
+    place = (unit.layer, unit.head, unit.segment)
+    choices = tuple(unit if (c.layer, c.head, c.segment) == place else c for c in record.choices)
+    audits = tuple(a for a in record.audits if (a.layer, a.head, a.segment) != place)
+    bundle.write_bundle(replace(record, choices=choices, audits=audits), home / "spool")
+    html = text_of(open_page("routing_map", metric="audited_error", **at(unit)))
+    assert "no certificate applies" in html and "not audited" not in html.lower()
+    assert "not measured, or a dense head" in html
+    store = access().store
+    data, _ = map_figure.drawing(
+        queries.choices(store, RUN, 0),
+        queries.layers(store, RUN),
+        "audited_error",
+        (0, 0),
+        design.LIGHT,
+        (4, 4),
+    )
+    tip = data["tips"][unit.layer * 4 + unit.head]
+    assert "audited error none: a dense head reads every key" in tip and "not measured" not in tip
+
+
+def test_a_unit_without_audit_probe_and_calibration_says_so_and_names_stay_text(filled, open_page):
+    html = text_of(open_page("routing_map", run="c0de17aa", layer="0", head="0"))
+    assert "Not recorded for this unit" in html and "not measured" in html and "Not audited" in html
+    assert "<b>router</b>" not in html and "&lt;b&gt;router&lt;/b&gt;.txt" in html
+
+
+def test_without_a_calibration_the_conformal_claim_is_not_made(home, record, open_page):
+    bare = replace(
+        record,
+        run=replace(record.run, calibration=None),
+        choices=tuple(replace(c, conformal_lower_mass=None) for c in record.choices),
+    )
+    bundle.write_bundle(bare, home / "spool")
+    assert "<td>no calibration</td>" in text_of(open_page("routing_map", **at(sparse(record))))
+
+
+def test_certificates_that_failed_are_listed(filled, record, open_page):
+    event = record.fallbacks[0]
+    html = text_of(open_page("routing_map", segment=str(event.segment), **at(event)))
+    assert f"certified {numbers.bound(event.lower_mass)} &lt; 0.90" in html
+
+
+def test_another_checkpoint_is_another_head(home, record, factory, open_page):
+    other = factory.rename(record, "abcdabcd00001111")
+    bundle.write_bundle(record, home / "spool")
+    bundle.write_bundle(replace(other, run=replace(other.run, model_revision="other")), home / "spool")
+    html = text_of(open_page("routing_map", run=RUN))
+    assert "No other stored run of these weights" in html
+    rows = head_queries.over_runs(access().store, queries.Unit(RUN, 0, 0, 0))
+    assert list(rows["run_id"]) == [RUN]
+
+
+def test_moving_changes_the_address_and_stops_at_the_edge(filled, open_page):
+    page = open_page("routing_map", run=RUN, layer="1", head="1")
+    page.button(key="move-Right").click().run()
+    page.button(key="move-Down").click().run()
+    assert (page.query_params["layer"], page.query_params["head"]) == ("2", "2")
+    assert "Layer 2, head 2" in text_of(page)
+    page.slider(key="segment-choice").set_value(2).run()
+    assert page.query_params["segment"] == "1" and "Segment 2 of 2" in text_of(page)
+    page = open_page("routing_map", run=RUN, layer="0", head="3")
+    assert page.button(key="move-Right").disabled and page.button(key="move-Up").disabled
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_every_metric_draws_also_where_nothing_was_audited(filled, open_page, metric):
+    for run in (RUN, "c0de17aa"):
+        page = open_page("routing_map", run=run, metric=metric)
+        assert not page.exception and page.get("bidi_component")
+
+
+@pytest.mark.parametrize(
+    "query", [{"layer": "99"}, {"head": "-1"}, {"segment": "x"}, {"metric": "drop table"}, {"layer": "²"}]
+)
+def test_senseless_addresses_fall_back(filled, open_page, query):
+    assert "why" in text_of(open_page("routing_map", run=RUN, **query))
+
+
+def test_what_the_run_has_not_is_named_and_not_silently_another(filled, open_page):
+    html = text_of(open_page("routing_map", run=RUN, layer="<b>9</b>", head="2", segment="7"))
+    told = "This run has no layer &lt;b&gt;9&lt;/b&gt; (it has 0 to 3) and no segment 7 (it has 0 to 1)"
+    assert f"{told}: another one is shown." in html
+    assert "This run has no" not in text_of(open_page("routing_map", run=RUN, layer="3", head="2"))
+
+
+def test_links_that_lead_nowhere_and_an_empty_store_say_so(filled, open_page):
+    html = text_of(open_page("routing_map", run="deadbeef"))
+    assert "This link leads nowhere" in html and "another machine." in html and ">Runs</a>" in html
+    assert ">No run" in html, "a sentence begins with a capital"
+    page = open_page("routing_map")
+    assert page.query_params["run"] == "90e1f003" and "why" in text_of(page), "the newest, a telling unit"
+    for run in access().store.run_ids():
+        access().store.delete_run(run)
+    page = open_page("routing_map")
+    assert "No runs: 2 runs are in the trash" in text_of(page) and ">New run</a>" in text_of(page)
+
+
+def test_a_run_below_break_even_says_so(home, record, open_page):
+    empty = dict.fromkeys(("choices", "candidates", "fallbacks", "audits", "probes"), ())
+    unrouted = replace(record, run=replace(record.run, routed=False, units=0), **empty)
+    bundle.write_bundle(unrouted, home / "spool")
+    assert "Nothing was routed" in text_of(open_page("routing_map", run=RUN))
+
+
+def test_a_pooled_probe_has_as_many_key_blocks_as_the_prompt(home, factory, open_page):
+    odd = factory.make_record(layers=2, heads=2, segments=1, tokens=260 * 64, probe_columns=260)
+    bundle.write_bundle(odd, home / "spool")
+    html = text_of(open_page("routing_map", run=RUN, layer="0", head="0"))
+    assert "rows × 260 key blocks" in html
+
+
+def test_a_damaged_probe_is_explained(filled, open_page):
+    open_page("runs")
+    (access().store.bundle(RUN) / "probe.parquet").write_bytes(b"PAR1 cut off")
+    with pytest.raises(Exception, match="copy the bundle again"):
+        queries.probe_full(access().store, queries.Unit(RUN, 0, 0, 0))
+    assert "copy the bundle again" in text_of(open_page("routing_map", run=RUN))
+
+
+def test_mask_of_the_choice_is_shown_and_the_address_names_another(filled, record, open_page):
+    page = open_page("routing_map", run=RUN, layer="1", head="1")
+    chosen = next(c.candidate for c in record.choices if (c.layer, c.head, c.segment) == (1, 1, 0))
+    assert page.selectbox(key="mask-choice").value == chosen
+    other = (chosen + 1) % 20
+    page.selectbox(key="against-choice").set_value(other).run()
+    assert page.query_params["against"] == str(other) and "neither reads a key" in text_of(page)
+    page.selectbox(key="mask-choice").set_value(None).run()
+    assert page.query_params["mask"] == "none" and "reads no key" not in text_of(page)
+
+
+def test_a_run_without_masks_says_so_and_still_has_its_text(home, record, open_page):
+    bare = tuple(replace(p, masks=None, mask_columns=None, mask_pool=None) for p in record.probes)
+    bundle.write_bundle(replace(record, probes=bare), home / "spool")
+    page = open_page("routing_map", run=RUN, layer="1", head="1")
+    html = text_of(page)
+    assert "is not stored for this run" in html and '<div class="rs-unknown">not recorded' in html
+    assert "ledger" in shown_text(page), "the text is still there"
+
+
+def test_the_margin_names_a_limit_where_there_is_one_and_segments_where_there_are_several():
+    limited, free = (pd.DataFrame({"limit_us": [limit, limit]}) for limit in (800.0, None))
+    told = map_legend.margin(limited, True, design.LIGHT)
+    assert "Tℓ" in told and "ms a layer, all segments:" in told
+    assert "expanded or dense by fallback, this segment" in told
+    told = map_legend.margin(free, False, design.LIGHT)
+    assert "Tℓ" not in told and "segment" not in told
+
+
+@pytest.mark.parametrize("chosen", range(4))
+def test_the_choice_is_drawn_over_candidates_of_the_same_place(chosen):
+    candidates = candidates_of("a_shape", "a_shape", "floor", "dense")
+    candidates = candidates.assign(
+        kernel_us=10.0, risk=0.1, gate_statistic=0.9, admissible=True, reason="", chosen=False
+    )
+    candidates.loc[chosen, "chosen"] = True
+    marks = charts.scatter(candidates, 0.9, 0.9, design.LIGHT)["marks"]
+    *_, last, ring = [mark for mark in marks if mark["kind"] == "points"]
+    assert ring["color"] == "none" and last["told"][-1][0] == f"budget {chosen}"
+    kinds = [mark["kind"] for mark in marks]
+    assert kinds == sorted(kinds, key=["line", "points", "label"].index), "no line lies over a candidate"
+
+
+def test_wide_probe_is_max_pooled_and_says_by_how_much():
+    mass = np.zeros((3, 5_000), np.float32)
+    mass[1, 4_321] = 0.7
+    wide = queries.Heatmap(mass, np.array([5, 9, 9]), np.array([1, 2, 4], np.uint8), 3, 1, 2)
+    shown = probe.limited(wide)
+    assert shown.mass.shape == (3, 1_000) and shown.block_pool == 10
+    assert shown.mass[1, 864] == np.float32(0.7), "a single key block survives"
+    assert "3 rows" not in probe.legend(shown, design.LIGHT)
+    chart = probe.figure(shown, design.LIGHT, 64, 300)
+    assert len(set(chart["marks"][0]["rows"])) == 3, "repeated positions stay rows of their own"
+
+
+def test_a_large_probe_stays_small_on_the_wire():
+    mass = np.random.default_rng(0).random((272, 1_024), np.float32)
+    kinds = np.full(272, 2, np.uint8)
+    chart = probe.figure(queries.Heatmap(mass, np.arange(272), kinds, 272, 1, 1), design.DARK, 64, 300)
+    assert len(json.dumps(chart)) < 800_000
+
+
+def candidates_of(*patterns):
+    frame = pd.DataFrame({"candidate": range(len(patterns)), "pattern": patterns})
+    return frame.assign(budget=[f"budget {i}" for i in range(len(patterns))])
+
+
+@pytest.fixture
+def masked():
+    """Two rows over four mask cells of 2 x 64 tokens; the first row ends in cell 1."""
+    levels = {"a_shape": np.array([[0, 0, 15, 15], [0, 15, 1, 0]], np.uint8)}
+    levels["block_sparse"] = np.array([[0, 0, 15, 15], [0, 0, 15, 0]], np.uint8)
+    return queries.Heatmap(
+        np.ones((2, 8), np.float32), np.array([200, 511]), np.array([2, 2], np.uint8), 2, 1, 1, levels, 2
+    )
+
+
+def test_mask_greys_what_a_budget_does_not_read_and_nothing_after_the_row(masked):
+    candidates = candidates_of("a_shape", "a_shape", "block_sparse", "dense")
+    grey, clear = masks.NEITHER, masks.BOTH
+    cells = [masks.overlay(masked, candidates, 64, i, None).cells.tolist() for i in (0, 1, 3)]
+    assert cells[0] == [[clear] * 4, [clear, grey, grey, clear]]
+    assert cells[1] == [[clear] * 4, [clear, grey, clear, clear]]
+    assert cells[2] == [[clear] * 4] * 2
+
+
+def test_two_masks_differ_where_only_one_reads(masked):
+    candidates = candidates_of("a_shape", "a_shape", "block_sparse", "dense")
+    shown = masks.overlay(masked, candidates, 64, 1, 2)
+    assert shown.cells[1].tolist() == [
+        masks.BOTH,
+        masks.OTHER,
+        masks.ONE,
+        masks.BOTH,
+    ]
+    assert "only A · budget 1" in probe.legend(masked, design.LIGHT, shown)
+
+
+@pytest.fixture
+def stored(filled):
+    opened = access()
+    opened.look_into_spool()
+    return opened.store
+
+
+@pytest.fixture
+def draw(stored):
+    def drawing(metric="pattern", picked=(0, 0), drop=()):
+        choices = queries.choices(stored, RUN, 0)
+        kept = choices[~choices["layer"].isin(drop)]
+        return map_figure.drawing(kept, queries.layers(stored, RUN), metric, picked, design.LIGHT, (4, 4))
+
+    return drawing
+
+
+def test_every_cell_has_its_letter_color_and_hover(stored, draw):
+    data, shown = draw()
+    choices = queries.choices(stored, RUN, 0)
+    for row in choices.itertuples():
+        at = row.layer * 4 + row.head
+        assert data["letters"][at] == design.letter(row.pattern)
+        assert data["fills"][data["cells"][at]] == shown.colors[row.layer, row.head]
+        assert data["tips"][at].startswith(f"layer {row.layer}, head {row.head}")
+        assert (data["marks"][at] == "d") == (row.fallback == "dense")
+
+
+def test_units_that_were_not_routed_are_grey_and_without_a_letter(draw):
+    data, _ = draw(drop=(2,))
+    assert data["letters"][8:12] == " " * 4 and data["tips"][8:12] == [None] * 4
+    assert {data["fills"][cell] for cell in data["cells"][8:12]} == {design.LIGHT.null}
+
+
+def test_a_metric_that_was_not_measured_is_grey_and_a_dash(stored):
+    choices = queries.choices(stored, RUN, 0)
+    choices.loc[choices["layer"] == 1, "audited_error"] = np.nan
+    data, _ = map_figure.drawing(
+        choices, queries.layers(stored, RUN), "audited_error", (0, 0), design.DARK, (4, 4)
+    )
+    assert data["values"][4:8] == ["–"] * 4 and "–" not in data["values"][:4]
+    assert {data["fills"][cell] for cell in data["cells"][4:8]} == {design.DARK.null}
+
+
+def test_only_the_ring_moves_when_another_unit_is_picked(draw):
+    first, other, colored = draw()[0], draw(picked=(1, 2))[0], draw("mass")[0]
+    assert first["version"] == other["version"] != colored["version"]
+    assert other["picked"] == [1, 2]
+
+
+def test_the_margin_holds_measured_planned_and_allowed_time(stored, draw):
+    times = draw()[0]["times"]
+    layer = queries.layers(stored, RUN).iloc[2]
+    row = times["rows"][2]
+    assert row["planned_ms"] == pytest.approx(layer["planned_us"] / 1000, abs=1e-3)
+    assert row["limit_ms"] == pytest.approx(layer["limit_us"] / 1000, abs=1e-3)
+    assert max(row["limit_ms"], row["planned_ms"], row["measured_ms"]) <= times["longest"]
+
+
+def test_the_margin_counts_the_fallbacks_that_the_row_of_the_map_shows(stored, draw):
+    data, layers = draw()[0], queries.layers(stored, RUN).set_index("layer")
+    counted = {row["layer"]: row["fallen"] for row in data["times"]["rows"]}
+    assert counted == {
+        layer: sum(mark in "de" for mark in data["marks"][4 * layer :][:4]) for layer in range(4)
+    }
+    # Of all segments it would be more: the hover says those.
+    of_all = layers["dense_fallback"] + layers["expanded"]
+    assert any(of_all[layer] > count > 0 for layer, count in counted.items())
+    told = f"all segments: {layers.dense_fallback[2]} of {layers.units[2]} units dense by fallback"
+    assert told in data["times"]["rows"][2]["tip"]
+
+
+def test_a_layer_without_a_limit_draws_none(stored):
+    rows = queries.layers(stored, RUN).assign(limit_us=np.nan)
+    data, _ = map_figure.drawing(
+        queries.choices(stored, RUN, 0), rows, "pattern", (0, 0), design.LIGHT, (4, 4)
+    )
+    assert data["times"]["rows"][0]["limit_ms"] is None
+    json.dumps(data, allow_nan=False)
+
+
+def test_the_sprite_is_one_png_of_the_probes_colors(stored):
+    found = sprite.probe_sprite(stored, RUN, 0, 0, (4, 4))
+    uri = sprite_figure.data_uri(found, design.LIGHT)
+    picture = Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2])))
+    assert picture.size == found.values.shape[::-1]
+    peak = np.argwhere(found.values == 255)[0]
+    strongest = picture.convert("RGB").getpixel((int(peak[1]), int(peak[0])))
+    assert "#{:02x}{:02x}{:02x}".format(*strongest) == design.LIGHT.scale[2]
+
+
+def test_what_the_browser_draws_is_json_without_nan(stored):
+    run, unit = queries.run(stored, RUN), queries.Unit(RUN, 1, 1, 0)
+    readers = pd.DataFrame({"key_block": [0, 4], "blocks": 4, "heads_share": [0.1, np.nan], "heads": 4})
+    heatmap, candidates = queries.probe_full(stored, unit), queries.candidates(stored, unit)
+    for theme in (design.LIGHT, design.DARK):
+        for chart in (
+            charts.scatter(queries.candidates(stored, unit), run.gate_threshold, run.tau, theme),
+            charts.scatter(queries.candidates(stored, unit), None, run.tau, theme),
+            prompt_card.readers_figure(readers, theme, 64, 4),
+            probe.figure(heatmap, theme, 64, 300, masks.overlay(heatmap, candidates, 64, 0, 20)),
+        ):
+            json.dumps(chart, allow_nan=False)
+
+
+def test_unknown_readers_are_grey_and_the_picked_block_is_no_part_of_saved_pictures():
+    readers = pd.DataFrame({"key_block": [0, 4], "blocks": 4, "heads_share": [0.1, np.nan], "heads": 4})
+    bars, picked = prompt_card.readers_figure(readers, design.LIGHT, 64, 4)["marks"]
+    assert bars["color"][1] == design.LIGHT.null and bars["told"][1][1] == "read by the dense tail alone"
+    assert picked["ring"] and picked["at"] == bars["at"][1:]
