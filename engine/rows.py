@@ -325,7 +325,7 @@ class ProbeRow:
     kinds: bytes  # uint8 [rows]: 0 recent, 1 routing, 2 certificate, 3 boundary
     mass: bytes  # float16 little endian [rows, columns]
     masks: bytes | None = (
-        None  # uint8 [.., rows, mask_columns]: what each budget reads, packed as in record/masks.py
+        None  # uint8 [.., rows, mask_columns]: what each budget reads, packed as in engine/probe_masks.py
     )
     mask_columns: int | None = None
     mask_pool: int | None = None  # KV blocks per column of the masks
@@ -366,6 +366,15 @@ class ContinuationRow:
     same_text: str | None  # of the tokens that are the same; None, like the next two, where no text is kept
     dense_text: str | None
     routed_text: str | None
+
+
+@dataclass(frozen=True)
+class Audited:
+    """The record's rows of one layer and segment, run_id left empty."""
+
+    units: tuple[AuditRow, ...] = ()
+    worst_rows: tuple[WorstRow, ...] = ()
+    block_reads: tuple[BlockReadsRow, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def blocks_of(
 
 @triton.jit
 def of_head(tensors, STRIDES: tl.constexpr, family, batch, head, size):
-    """Where a head's ``size`` elements begin in one of some tensors [B, H, ...]; see launching.head_strides."""
+    """Where a head's ``size`` elements begin in one of some tensors [B, H, ...]; see common.head_strides."""
     found = tensors[0] + (batch * STRIDES[0][0] + head * STRIDES[0][1]) * size
     for other in tl.static_range(1, len(tensors)):
         if family == other:

@@ -1,4 +1,4 @@
-"""Where a segment's query blocks stand on the key axis, as the operations see it; torch is not loaded."""
+"""What the operations are told of a segment and of the pattern families; torch is not loaded."""
 
 from __future__ import annotations
 
@@ -31,3 +31,25 @@ class SegmentGeometry:
     def key_blocks(self) -> int:
         """N."""
         return -(-self.keys // self.block_k)
+
+
+@dataclass(frozen=True)
+class RankedColumns:
+    """Single columns of one family. They are the best ``counts[l]`` of V for level l."""
+
+    ranked: torch.Tensor  # int64 [B, H, V], best first
+    levels: torch.Tensor  # uint8 [V], the smallest level that holds the column of each rank
+    counts: torch.Tensor  # int32 [levels]
+    by_key: torch.Tensor  # int32 [B, H, V], 8 times the key plus the smallest level that holds it, ascending
+
+
+@dataclass(frozen=True)
+class FamilyMaps:
+    """Level maps of F families, of any kind and order; a family's number is its place here.
+
+    maps: uint8 [B, H, M, N] each, where B and H may be 1: one map for all prompts or heads.
+    """
+
+    maps: tuple[torch.Tensor, ...]
+    columns: RankedColumns | None  # single columns that one family reads beside its blocks
+    columns_of: int  # that family's number, DENSE where none has columns

@@ -20,6 +20,7 @@ class Import:
     line: int
     module: str  # dotted, relative imports resolved
     top_level: bool  # runs when the file is imported
+    types_only: bool = False  # under TYPE_CHECKING: runs never, but a reader follows it as any other
 
     @property
     def library(self) -> str:
@@ -43,21 +44,21 @@ def tree_of(file: str) -> ast.Module:
 def imports_of(file: str) -> Iterator[Import]:
     package = module_name(file) if file.endswith("__init__.py") else module_name(file).rpartition(".")[0]
 
-    def visit(node: ast.AST, top_level: bool) -> Iterator[Import]:
+    def visit(node: ast.AST, top_level: bool, types: bool = False) -> Iterator[Import]:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.Import):
                 for alias in child.names:
-                    yield Import(file, child.lineno, alias.name, top_level)
+                    yield Import(file, child.lineno, alias.name, top_level, types)
             elif isinstance(child, ast.ImportFrom):
                 parents = package.split(".")[: len(package.split(".")) - child.level + 1]
                 base = ".".join([*parents, child.module or ""]).rstrip(".") if child.level else child.module
                 for alias in child.names:
-                    yield Import(file, child.lineno, f"{base}.{alias.name}", top_level)
+                    yield Import(file, child.lineno, f"{base}.{alias.name}", top_level, types)
             elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-                continue
+                yield from visit(child, False, True)
             else:
                 inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-                yield from visit(child, top_level and not inside)
+                yield from visit(child, top_level and not inside, types)
 
     yield from visit(tree_of(file), True)
 
@@ -65,15 +66,16 @@ def imports_of(file: str) -> Iterator[Import]:
 FILES = sorted(
     path.relative_to(ROOT).as_posix() for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")
 )
-IMPORTS = [found for file in FILES for found in imports_of(file)]
+ALL_IMPORTS = [found for file in FILES for found in imports_of(file)]
+IMPORTS = [found for found in ALL_IMPORTS if not found.types_only]
 
 
 def edges(files: Iterable[str]) -> dict[str, set[str]]:
-    """File -> our files that it imports, inside functions too; imports for type checkers only do not count."""
+    """File -> our files that it imports, inside functions and for type checkers, too."""
     chosen = set(files)
     names = {module_name(file): file for file in FILES}
     graph: dict[str, set[str]] = {file: set() for file in chosen}
-    for found in IMPORTS:
+    for found in ALL_IMPORTS:
         # ``from package import name`` is the file of that name where there is one, else the package's __init__.
         target = names.get(found.module) or names.get(found.module.rpartition(".")[0])
         if found.file in chosen and target in chosen and target != found.file:

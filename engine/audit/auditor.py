@@ -10,7 +10,7 @@ import torch
 from routesparse.engine.config import AuditDepth
 from routesparse.engine.decide.decision import Decision, LayerSettings
 from routesparse.engine.device.inputs import AttentionInputs
-from routesparse.engine.rows import AuditRow, BlockReadsRow, WorstRow
+from routesparse.engine.rows import Audited
 
 
 @dataclass(frozen=True)
@@ -20,15 +20,6 @@ class Executed:
 
     out: torch.Tensor
     dense_rows: torch.Tensor
-
-
-@dataclass(frozen=True)
-class Audited:
-    """The record's rows of one layer and segment, run_id left empty."""
-
-    units: tuple[AuditRow, ...] = ()
-    worst_rows: tuple[WorstRow, ...] = ()
-    block_reads: tuple[BlockReadsRow, ...] = ()
 
 
 class Auditor(ABC):

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from routesparse.engine.audit.auditor import Audited, Auditor, Executed
+from routesparse.engine.audit.auditor import Auditor, Executed
 from routesparse.engine.audit.passages import Passages, Place, plan_reads
 from routesparse.engine.config import AuditDepth
 from routesparse.engine.decide.decision import Decision, LayerSettings
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.method.certificate import paper_error_bound, row_lower_bound, tight_error_bound
-from routesparse.engine.rows import AuditRow, BlockReadsRow, WorstRow
+from routesparse.engine.rows import Audited, AuditRow, BlockReadsRow, WorstRow
 from routesparse.engine.seeds import stable_seed
 from routesparse.kernels.logits import capped_logits
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from routesparse.engine.audit.auditor import Audited, Auditor, Executed
+from routesparse.engine.audit.auditor import Auditor, Executed
 from routesparse.engine.audit.candidates import candidate_errors, candidate_masses, draw_body_rows
 from routesparse.engine.calibrate.fit import Subject
 from routesparse.engine.calibrate.prompt_measure import PromptMeasure, UnitTruth
@@ -27,6 +27,7 @@ from routesparse.engine.method.router import gate_statistic
 from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.profiles.measure import prepare_profile
 from routesparse.engine.progress import Progress, no_progress
+from routesparse.engine.rows import Audited
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.transformers import routed_by
 

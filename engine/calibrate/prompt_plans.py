@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from routesparse.engine.audit.auditor import Audited, Auditor, Executed
+from routesparse.engine.audit.auditor import Auditor, Executed
 from routesparse.engine.calibrate.prompts import cut, read_documents, split_folds
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.decision import Decision, LayerSettings
@@ -18,6 +18,7 @@ from routesparse.engine.errors import CalibrationError
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.profiles.plans import PlanCase, PromptPlans
+from routesparse.engine.rows import Audited
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.transformers import routed_by
 

@@ -22,8 +22,16 @@ import numpy as np
 
 from routesparse.engine import paths
 from routesparse.engine.calibration import folders
-from routesparse.engine.calibration.checks import Fold, Summary, check_calibration
-from routesparse.engine.calibration.drift import DriftReference, Part, Rate
+from routesparse.engine.calibration.checks import (
+    Fold,
+    Histogram,
+    Summary,
+    check_deltas,
+    check_histogram,
+    check_stamp,
+    check_trees,
+)
+from routesparse.engine.calibration.drift import DriftReference, Part, Rate, check_reference
 from routesparse.engine.config import RouterConfig, renamed
 from routesparse.engine.errors import CalibrationError, shortened
 from routesparse.engine.files.plain_files import read_json
@@ -33,11 +41,13 @@ from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.predictor import FEATURES, ErrorPredictor
 from routesparse.engine.schema import (
     Count,
+    FieldError,
     Like,
     Object,
     Positive,
     Share,
     Text,
+    check_tokens,
     checked,
     schema_of,
 )
@@ -338,3 +348,33 @@ def conformal_delta(residuals: list[np.ndarray], confidence: float) -> float:
     cumulative = weights[order].cumsum()
     place = min(int(np.searchsorted(cumulative, level - 1e-12)), len(values) - 1)
     return max(0.0, float(values[order][place]))
+
+
+def check_calibration(found: Calibration) -> None:
+    """Errors: FieldError for the first value that means nothing; lambda is null under the policy "priced" alone."""
+    check_stamp(found.stamp, "stamp")
+    before = 0
+    for place, bucket in enumerate(found.buckets):
+        field = f"buckets[{place}]"
+        if bucket.min_tokens <= before:  # every prompt has one bucket
+            wanted = f"above {before}, where the bucket before it ends"
+            raise FieldError(f"{field}.min_tokens", bucket.min_tokens, wanted)
+        before = bucket.max_tokens
+        _check_bucket(bucket, field)
+    if found.drift is not None:
+        check_reference(found.drift, "drift")
+    if found.predictor is not None:
+        check_trees(found.predictor, "predictor")
+    policy_name = found.stamp.get("policy")
+    if (policy_name == "priced") != (found.gate_threshold is None):
+        wanted = "null" if policy_name == "priced" else "a number"
+        raise FieldError("gate_threshold", found.gate_threshold, f"{wanted} under the policy {policy_name!r}")
+
+
+def _check_bucket(bucket: Bucket, field: str) -> None:
+    check_tokens(bucket, field)
+    if bucket.documents > bucket.prompts:
+        raise FieldError(f"{field}.documents", bucket.documents, f"at most the {bucket.prompts} prompts")
+    if bucket.histogram:
+        check_histogram(checked(Histogram, bucket.histogram, f"{field}.histogram"), f"{field}.histogram")
+    check_deltas(bucket.deltas, bucket.prompts, f"{field}.deltas")

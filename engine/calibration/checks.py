@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-from routesparse.engine.calibration.drift import Rate, check_reference
+from routesparse.engine.calibration.drift import Rate
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.method import policy
@@ -22,12 +22,8 @@ from routesparse.engine.schema import (
     Whole,
     ascending,
     check_length,
-    check_tokens,
     checked,
 )
-
-if TYPE_CHECKING:
-    from routesparse.engine.calibration.artifact import Bucket, Calibration
 
 Residual = Annotated[float, Number(-1.0, 1.0)]
 RoundedShare = Annotated[float, Number(0.0, 1.0 + 1e-6)]
@@ -74,37 +70,7 @@ class Histogram:
     share: tuple[RoundedShare, ...]
 
 
-def check_calibration(found: Calibration) -> None:
-    """Errors: FieldError for the first value that means nothing; lambda is null under the policy "priced" alone."""
-    check_stamp(found.stamp, "stamp")
-    before = 0
-    for place, bucket in enumerate(found.buckets):
-        field = f"buckets[{place}]"
-        if bucket.min_tokens <= before:  # every prompt has one bucket
-            wanted = f"above {before}, where the bucket before it ends"
-            raise FieldError(f"{field}.min_tokens", bucket.min_tokens, wanted)
-        before = bucket.max_tokens
-        _check_bucket(bucket, field)
-    if found.drift is not None:
-        check_reference(found.drift, "drift")
-    if found.predictor is not None:
-        check_trees(found.predictor, "predictor")
-    policy_name = found.stamp.get("policy")
-    if (policy_name == "priced") != (found.gate_threshold is None):
-        wanted = "null" if policy_name == "priced" else "a number"
-        raise FieldError("gate_threshold", found.gate_threshold, f"{wanted} under the policy {policy_name!r}")
-
-
-def _check_bucket(bucket: Bucket, field: str) -> None:
-    check_tokens(bucket, field)
-    if bucket.documents > bucket.prompts:
-        raise FieldError(f"{field}.documents", bucket.documents, f"at most the {bucket.prompts} prompts")
-    if bucket.histogram:
-        _check_histogram(checked(Histogram, bucket.histogram, f"{field}.histogram"), f"{field}.histogram")
-    _check_deltas(bucket.deltas, bucket.prompts, f"{field}.deltas")
-
-
-def _check_deltas(value: dict[str, Any], prompts: int, field: str) -> None:
+def check_deltas(value: dict[str, Any], prompts: int, field: str) -> None:
     """By level q: a difference of two masses, null for infinite, and never smaller at a higher q.
 
     Infinite is always allowed, being the more careful; finite needs q (K + 1)/K <= 1. K counts all domains of a
@@ -130,7 +96,7 @@ def _check_deltas(value: dict[str, Any], prompts: int, field: str) -> None:
             )
 
 
-def _check_histogram(found: Histogram, field: str) -> None:
+def check_histogram(found: Histogram, field: str) -> None:
     check_length(found.share, len(found.edges) - 1, f"{field}.share")
     ascending(found.edges, f"{field}.edges")
     if min(abs(sum(found.share) - total) for total in (0.0, 1.0)) > 1e-6:

@@ -30,7 +30,7 @@ from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import PromptError
 from routesparse.engine.seeds import stable_seed
 from routesparse.kernels.exact_rows import Kept, exact_rows, joined_rows, kernel_runs
-from routesparse.kernels.exact_rows.contract import TINY
+from routesparse.kernels.exact_rows.naive import TINY
 
 ROWS = 64  # of each head
 MOST_READ = 1 << 28  # rows x keys of a plan looked at together

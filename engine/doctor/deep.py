@@ -1,7 +1,7 @@
 """``routesparse doctor --deep``: the user's model on the user's device against the oracle, in a few random layers.
 
 A bundled text is prefilled densely; in each chosen layer its queries, keys and values are routed as a run would route
-them, and the kernel's output is compared with float64 attention on the same keys (kernels/attention/reference.py), in
+them, and the kernel's output is compared with float64 attention on the same keys (kernels/reference.py), in
 random rows of every head. That checks the kernel and the plan's meaning on this device, not the choice of the plan.
 """
 
@@ -28,8 +28,8 @@ from routesparse.engine.profiles.shape import AttentionShape
 from routesparse.engine.prompts.text import read_prompt, tokenize
 from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.transformers import routed_by
-from routesparse.kernels.reference import masked_attention
 from routesparse.kernels.plan import RowPlan
+from routesparse.kernels.reference import masked_attention
 
 LAYERS = 3
 TOKENS = 2048

@@ -36,7 +36,7 @@ import numpy as np
 from routesparse.engine.config import BoundName
 from routesparse.kernels.arrays import Array, namespace
 from routesparse.kernels.betting_bound import BET_CAP, betting_lower_bound
-from routesparse.kernels.betting_bound.contract import checked
+from routesparse.kernels.betting_bound.naive import checked
 
 __all__ = [
     "BET_CAP",

@@ -55,7 +55,7 @@ import numpy as np
 
 from routesparse.kernels.arrays import Array, namespace
 from routesparse.kernels.betting_bound import BET_CAP
-from routesparse.kernels.betting_bound.contract import checked
+from routesparse.kernels.betting_bound.naive import checked
 
 # The bound is found to 2^-24 in rounds of 4 bits: on a GPU a launch costs more than the 15 means tried at once.
 SEARCH_ROUNDS, SEARCH_PARTS = 6, 16

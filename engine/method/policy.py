@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from routesparse.engine.method import solvers
 from routesparse.kernels import rules
-from routesparse.kernels.betting_bound.contract import BET_CAP, BISECTIONS
+from routesparse.kernels.betting_bound.naive import BET_CAP, BISECTIONS
 
 # KV blocks before the diagonal that every plan reads. Without one, the first row of a query block saw a single key of
 # its own text under a block-sparse plan; the mean mass hid that, and 4 of 20 answers of the kind "a uuid among uuids"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from routesparse.engine.method.segments import Segment
     from routesparse.engine.rows import Pattern
     from routesparse.kernels.geometry import SegmentGeometry
-    from routesparse.kernels.retained_mass import RankedColumns
+    from routesparse.kernels.geometry import RankedColumns
 
 T = TypeVar("T")
 
@@ -171,7 +171,7 @@ class FamilyIndex:
         import torch
 
         from routesparse.engine.device.constants import constant
-        from routesparse.kernels.retained_mass import RankedColumns
+        from routesparse.kernels.geometry import RankedColumns
 
         if len(self.column_counts) > COLUMN_LEVELS:
             raise ValueError(f"{len(self.column_counts)} levels of columns; {COLUMN_LEVELS} at most")

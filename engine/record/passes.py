@@ -5,21 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
+from routesparse.engine.calibration.artifact import Calibration
+from routesparse.engine.config import AuditDepth, RouterConfig
+from routesparse.engine.decide.decision import Decision, Pending
+from routesparse.engine.decide.heatmap import Heatmap
+from routesparse.engine.device.copies import Copies
+from routesparse.engine.device.timing import Laps
 from routesparse.engine.errors import NumericsError
-from routesparse.engine.rows import PromptRow
-
-if TYPE_CHECKING:
-    from routesparse.engine.audit.auditor import Audited
-    from routesparse.engine.calibration.artifact import Calibration
-    from routesparse.engine.config import AuditDepth, RouterConfig
-    from routesparse.engine.decide.decision import Decision, Pending
-    from routesparse.engine.decide.heatmap import Heatmap
-    from routesparse.engine.device.copies import Copies
-    from routesparse.engine.device.timing import Laps
-    from routesparse.engine.method.latency import LatencyProfile
-    from routesparse.engine.profiles.measure import NamedProfile
+from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.rows import Audited, PromptRow
 
 
 @dataclass(frozen=True)
@@ -178,6 +174,17 @@ class PromptTrace:
             yield from layer_pass.decisions
 
 
+class ProfileByName(Protocol):
+    """A latency profile that is known by name only, until a prompt long enough to be routed asks for its numbers."""
+
+    @property
+    def name(self) -> str:
+        """As records name it."""
+
+    def on(self, shape: Any, config: RouterConfig) -> LatencyProfile:
+        """Find or measure it (``profiles/measure.py``)."""
+
+
 @dataclass(frozen=True)
 class RunSettings:
     """What every prompt of a session is routed with."""
@@ -185,9 +192,7 @@ class RunSettings:
     config: RouterConfig
     gate_threshold: float  # lambda
     calibration: Calibration | None
-    profile: (
-        LatencyProfile | NamedProfile
-    )  # named until a prompt long enough to be routed asks for its numbers
+    profile: LatencyProfile | ProfileByName
     audit_depth: AuditDepth
     salt: str = ""  # with config.seed it places the random rows
     tuned_price: str | None = None  # the quality target that set config.price, by its name

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.decide.decision import Decision
 from routesparse.engine.method.families import priced_candidate
 from routesparse.engine.method.policy import OTHER_LOSS
 from routesparse.engine.method.router import admissible
 from routesparse.engine.rows import is_uncertified
-
-if TYPE_CHECKING:
-    from routesparse.engine.config import RouterConfig
-    from routesparse.engine.decide.decision import Decision
 
 
 def choice_reason(decision: Decision, unit: int, config: RouterConfig) -> str:

@@ -9,15 +9,20 @@ import secrets
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from routesparse.engine.calibration.drift import describe_prompt
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.decide.decision import Decision
+from routesparse.engine.decide.heatmap import Heatmap
 from routesparse.engine.method.certificate import conformal_lower_mass, row_lower_bound
+from routesparse.engine.method.fallback import LayerBounds
 from routesparse.engine.method.router import admissible
 from routesparse.engine.provenance import git_commit, versions
 from routesparse.engine.record import block_reads
+from routesparse.engine.record.passes import PromptTrace, RunInfo, RunSettings
 from routesparse.engine.record.reasons import candidate_reason, choice_reason, climb_cause
 from routesparse.engine.rows import (
     AuditRow,
@@ -29,13 +34,6 @@ from routesparse.engine.rows import (
     RunRecord,
     RunRow,
 )
-
-if TYPE_CHECKING:
-    from routesparse.engine.config import RouterConfig
-    from routesparse.engine.decide.decision import Decision
-    from routesparse.engine.decide.heatmap import Heatmap
-    from routesparse.engine.method.fallback import LayerBounds
-    from routesparse.engine.record.passes import PromptTrace, RunInfo, RunSettings
 
 PROBE_BYTES = 16_000_000  # of heatmaps per run, before compression
 MOST_ROW_STEP = 3  # rows thin out first, then columns pool: lines of few rows still read as lines

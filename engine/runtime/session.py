@@ -20,7 +20,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 
-from routesparse.engine.audit.auditor import Audited, Auditor, Executed
+from routesparse.engine.audit.auditor import Auditor, Executed
 from routesparse.engine.calibration.artifact import Calibration
 from routesparse.engine.config import AuditDepth, RouterConfig
 from routesparse.engine.decide.ahead import ready
@@ -35,11 +35,11 @@ from routesparse.engine.method.attend import dense_attention, execute, head_dens
 from routesparse.engine.method.latency import LAYERS, LatencyProfile
 from routesparse.engine.method.predictor import PredictorTables
 from routesparse.engine.method.segments import Segment, split
-from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.profiles.shape import AttentionShape
 from routesparse.engine.progress import Progress, no_progress
-from routesparse.engine.record.passes import PendingPass, RunSettings
+from routesparse.engine.record.passes import PendingPass, ProfileByName, RunSettings
 from routesparse.engine.record.trace import Trace
+from routesparse.engine.rows import Audited
 from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.current_prompt import CurrentPrompt
 from routesparse.engine.runtime.tensor_parallel import Ranks, caught
@@ -57,7 +57,7 @@ class RoutingSession(AttentionRouter):
         config: RouterConfig,
         calibration: Calibration | None = None,
         *,
-        profile: LatencyProfile | NamedProfile,
+        profile: LatencyProfile | ProfileByName,
         auditor: Auditor | None = None,
         salt: str = "",
         graphs: Graphs | None = None,
@@ -67,7 +67,7 @@ class RoutingSession(AttentionRouter):
     ) -> None:
         """calibration: checked against model and configuration by the caller; its lambda and alpha apply.
 
-        profile: a NamedProfile is looked for when the first prompt that may be routed asks for its numbers.
+        profile: a ProfileByName is looked for when the first prompt that may be routed asks for its numbers.
         auditor: sees every decision after its layer ran; None audits nothing. salt: makes the random rows this prompt's
         own (its hash), so that an unlucky draw does not recur on every prompt of one length; later prompts of the
         session draw anew in any case. graphs: those of earlier sessions on this device, whose shapes need no capture

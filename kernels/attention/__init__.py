@@ -25,8 +25,7 @@ import torch
 from routesparse.kernels.attention import hopper_launch, torch_cpu, triton_launch
 from routesparse.kernels.attention.operands import Loads, Operands, fits_descriptor
 from routesparse.kernels.attention.row_order import row_order
-from routesparse.kernels.common import on_gpu
-from routesparse.kernels.launching import gpu_of
+from routesparse.kernels.common import gpu_of, on_gpu
 from routesparse.kernels.plan import RowPlan
 
 Backend = Literal["auto", "triton", "torch"]
@@ -85,7 +84,7 @@ def attend_in_triton(
 
     One launch computes all heads. Its grid depends on shapes only and the order of the plan's rows is computed on
     the device, so nothing synchronises with the host, but for one measurement at the first attention of a kind
-    (``launch_choice``).
+    (``triton_launch``).
 
     Raises ValueError for tensors that are not on CUDA (unless Triton interprets), a plan on another device,
     float64, head sizes above 256 (128 in float32), block sizes that are no powers of two of at least 16, a

@@ -7,7 +7,7 @@ import math
 import torch
 
 from routesparse.kernels.attention.operands import Operands, descriptor_strides, lists_by_row
-from routesparse.kernels.launching import gpu_of, variant
+from routesparse.kernels.common import gpu_of, variant
 from routesparse.kernels.plan import RowPlan
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from routesparse.kernels.common import on_gpu
-from routesparse.kernels.launching import variant
+from routesparse.kernels.common import on_gpu, variant
 from routesparse.kernels.plan import RowPlan
 
 # The kernel sorts by 256 steps of a row's number of tiles, as in a counting sort.

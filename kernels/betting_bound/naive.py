@@ -10,11 +10,22 @@ lambda_i = sqrt(2 ln(1/error) / (C v_{i-1})), with v_{i-1} the running variance 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from routesparse.kernels.arrays import Array, namespace
-from routesparse.kernels.betting_bound.contract import BET_CAP, BISECTIONS, checked
+
+BISECTIONS = 24
+BET_CAP = 0.98  # c: the largest share of the wealth that one row may cost
+
+
+def checked(x: Any) -> np.ndarray:
+    """x as float64. Errors: ValueError unless it has at least two rows and every value lies in [0, 1]."""
+    x = np.asarray(x, dtype=np.float64)
+    if x.shape[-1] < 2 or not ((x >= 0.0) & (x <= 1.0)).all():
+        raise ValueError("certificates need at least two rows with masses in [0, 1]")
+    return x
 
 
 def betting_lower_bound(x: Array, error: float) -> Array:

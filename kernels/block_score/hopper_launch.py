@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from routesparse.kernels.block_score.contract import ALIGNED_QUERY_BLOCKS, LEAST_SCORE
+from routesparse.kernels.block_score.naive import ALIGNED_QUERY_BLOCKS, LEAST_SCORE
+from routesparse.kernels.common import gpu_of, knows_ptx, variant
 from routesparse.kernels.geometry import SegmentGeometry
-from routesparse.kernels.launching import gpu_of, knows_ptx, variant
 from routesparse.kernels.rules import NORMALISER_STEP
 
 ROWS = 16  # scored rows of a query block: those that one warp's part of a product holds

@@ -8,9 +8,13 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from routesparse.kernels.block_score.contract import ALIGNED_QUERY_BLOCKS, LEAST_SCORE, TILE
 from routesparse.kernels.geometry import SegmentGeometry
 from routesparse.kernels.rules import NORMALISER_STEP, VARIANCE_WEIGHT
+
+LEAST_SCORE = -20.0  # of logarithms; a block without a share has it, too
+TILE = 64  # descriptions of a tile, by which the normaliser's sum is sampled
+ALIGNED_QUERY_BLOCKS = 8  # whose normalisers sample the same tiles
+
 
 # Few enough to stay in a core's own cache; each operation on fewer would wait longer for torch's threads than it takes,
 # above all beside other processes that want the cores.

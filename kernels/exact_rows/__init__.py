@@ -9,7 +9,7 @@ import torch
 
 from routesparse.kernels.common import runs_triton
 from routesparse.kernels.exact_rows import launch, naive
-from routesparse.kernels.exact_rows.contract import ExactRows, Kept
+from routesparse.kernels.exact_rows.naive import ExactRows, Kept
 
 __all__ = ["ExactRows", "Kept", "exact_rows", "joined_rows", "kernel_runs"]
 
@@ -20,7 +20,7 @@ def kernel_runs(q: torch.Tensor, v: torch.Tensor) -> bool:
 
 
 def exact_rows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any, **named: Any) -> ExactRows:
-    """The contract of naive.exact_rows; rows on the host."""
+    """See the naive twin; rows on the host."""
     return (launch if kernel_runs(q, v) else naive).exact_rows(q, k, v, *rest, **named)
 
 

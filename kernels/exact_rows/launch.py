@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from routesparse.kernels.exact_rows.contract import ExactRows, Kept
-from routesparse.kernels.launching import power_of_two, product_constants, variant
+from routesparse.kernels.common import power_of_two, product_constants, variant
+from routesparse.kernels.exact_rows.naive import ExactRows, Kept
 
 # Rows and keys of a tile, warps and stages, where a tile holds all rows of a KV head and where it does not. Measured
 # on an H200 at 131,072 tokens, 32 heads on 8 KV heads of 128, microseconds: 8 rows a head 285 (keys of 32: 345, 8
@@ -38,7 +38,7 @@ def exact_rows(
     planned: bool = False,
     kept: Kept | None = None,
 ) -> ExactRows:
-    """The contract of naive.exact_rows; rows on the host."""
+    """See the naive twin; rows on the host."""
     from routesparse.kernels.exact_rows.kernel import attend_rows_kernel, compare_rows_kernel
 
     batch, heads, count = rows.shape

@@ -6,8 +6,9 @@ import torch
 
 from routesparse.kernels.causal_blocks import diagonal_blocks, forced_and_causal
 from routesparse.kernels.geometry import SegmentGeometry
-from routesparse.kernels.level_maps.contract import MAX_LEVELS
 from routesparse.kernels.rules import NEVER, SCORE_BINS
+
+MAX_LEVELS = 16  # of the families that rank by score
 
 
 def band_levels(bands: torch.Tensor, budgets: torch.Tensor) -> torch.Tensor:

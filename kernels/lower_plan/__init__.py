@@ -5,10 +5,114 @@ A row that keeps more than LISTED_SHARE of the longest row's blocks is dense: it
 
 from __future__ import annotations
 
-from routesparse.kernels.common import dispatched
-from routesparse.kernels.lower_plan import launch, naive
+import torch
+
+from routesparse.kernels.common import dispatched, head_strides, variant
+from routesparse.kernels.geometry import FamilyMaps, SegmentGeometry
+from routesparse.kernels.lower_plan import naive
+from routesparse.kernels.plan import RowPlan
 
 __all__ = ["head_density", "lower_levels"]
 
-lower_levels = dispatched(naive.lower_levels, launch.lower_levels)
-head_density = dispatched(naive.head_density, launch.head_density)
+BLOCKS_OF_LANE = 8  # of a row that a warp lists at a time; as measured on an H200
+
+
+@dispatched(naive.lower_levels)
+def lower_levels(
+    choice: torch.Tensor,
+    table: torch.Tensor,
+    families: FamilyMaps,
+    geometry: SegmentGeometry,
+    *,
+    key_start: torch.Tensor | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> RowPlan:
+    """See the naive twin; static shapes, nothing waits for the host."""
+    from routesparse.kernels.lower_plan.kernel import lower_kernel
+
+    batch, heads = choice.shape
+    rows = (batch, heads, geometry.query_blocks)
+    device = choice.device
+    capacity = naive.capacity(geometry)
+    columns = families.columns
+    by_key = choice.new_zeros(batch, heads, 0, dtype=torch.int32) if columns is None else columns.by_key
+    width = by_key.shape[-1]
+    blocks = torch.empty(*rows, capacity, dtype=torch.int32, device=device)
+    singles = torch.empty(*rows, width, dtype=torch.int32, device=device)
+    block_count = torch.empty(rows, dtype=torch.int32, device=device)
+    single_count = torch.empty_like(block_count)
+    dense = torch.empty(rows, dtype=torch.uint8, device=device)
+    variant(
+        lower_kernel,
+        query_blocks=geometry.query_blocks,
+        key_blocks=geometry.key_blocks,
+        capacity=capacity,
+        width=width,
+        segment_keys=geometry.keys,
+    )[(dense.numel(),)](
+        choice.contiguous(),
+        table,
+        tuple(levels.contiguous() for levels in families.maps),
+        by_key,
+        geometry.first_keys,
+        blocks,
+        block_count,
+        singles,
+        single_count,
+        dense,
+        heads,
+        geometry.query_blocks,
+        geometry.body_blocks,
+        geometry.key_blocks,
+        capacity,
+        width,
+        geometry.position,
+        geometry.keys,
+        BLOCK_Q=geometry.block_q,
+        BLOCK_K=geometry.block_k,
+        STRIDES=head_strides(families.maps, batch, heads),
+        COLUMNS_OF=families.columns_of,
+        OF_LANE=BLOCKS_OF_LANE,
+        num_warps=1,
+    )
+    return RowPlan(
+        geometry.rows,
+        geometry.keys,
+        geometry.block_q,
+        geometry.block_k,
+        blocks,
+        block_count,
+        singles,
+        single_count,
+        dense.view(torch.bool),
+        key_start,
+        None,
+        softcap,
+        sinks,
+    )
+
+
+@dispatched(naive.head_density)
+def head_density(first_keys: torch.Tensor, plan: RowPlan) -> torch.Tensor:
+    """Kept share of the causal area of a lowered plan's heads, from its counts alone: float64 [B, H]."""
+    from routesparse.kernels.lower_plan.kernel import density_kernel
+
+    batch, heads, query_blocks = plan.block_count.shape
+    out = torch.empty(batch, heads, dtype=torch.float64, device=plan.device)
+    variant(density_kernel, query_blocks=query_blocks, segment_keys=plan.n_k)[(out.numel(),)](
+        plan.block_count,
+        plan.column_count,
+        plan.dense_rows.view(torch.uint8),
+        first_keys,
+        out,
+        heads,
+        query_blocks,
+        plan.n_k - plan.n_q,
+        plan.n_k,
+        BLOCK_Q=plan.block_q,
+        BLOCK_K=plan.block_k,
+        N=1_024,
+        num_warps=4,
+    )
+    return out

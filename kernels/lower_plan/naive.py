@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from routesparse.kernels.geometry import SegmentGeometry
-from routesparse.kernels.lower_plan.contract import capacity
+from routesparse.kernels.geometry import FamilyMaps, SegmentGeometry
 from routesparse.kernels.plan import RowPlan
-from routesparse.kernels.retained_mass.contract import FamilyMaps
-from routesparse.kernels.rules import NEVER
+from routesparse.kernels.rules import LISTED_SHARE, NEVER
+
+
+def capacity(geometry: SegmentGeometry) -> int:
+    """KV blocks that a listed row may hold."""
+    return max(geometry.block_q // geometry.block_k + 2, int(LISTED_SHARE * geometry.key_blocks))
 
 
 def lower_levels(

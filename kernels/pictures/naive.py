@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from routesparse.kernels.retained_mass.contract import FamilyMaps
+from routesparse.kernels.geometry import FamilyMaps
 from routesparse.kernels.rules import NEVER
 
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import torch
 
-from routesparse.kernels.plan.checks import PlanError
+
+class PlanError(ValueError):
+    """A row plan that breaks its contract (for instance a column inside one of the row's blocks)."""
+
 
 # blocks, block_count, columns, column_count and dense_rows of a RowPlan
 Lists = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]

@@ -2,6 +2,12 @@
 
 Positions are bottom-right aligned: query row r sits at key position n_k - n_q + r, so a chunk of a longer prompt
 (n_q < n_k) reads the keys before it.
+
+What a plan reads is counted without a mask, exactly: pairs of the queries at positions p0..p1 with the keys [a, b),
+where F(c) = sum over p of max(0, p - c + 1) counts the pairs with c <= key <= p:
+
+    pairs with a <= key < b and key <= p                   F(a) - F(b)
+    of these, with key <= p - window (out of the window)   F(a + window) - F(b + window)
 """
 
 from __future__ import annotations
@@ -9,13 +15,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
 
-from routesparse.kernels.plan.area import areas_of, mask_of
-from routesparse.kernels.plan.checks import check_consecutive, check_static, check_values
-from routesparse.kernels.plan.lowering import lower
+from routesparse.kernels.plan.lowering import PlanError, lower
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,3 +236,210 @@ class RowPlan:
 
 def _pad_to(lists: torch.Tensor, capacity: int) -> torch.Tensor:
     return torch.nn.functional.pad(lists, (0, capacity - lists.shape[-1]))
+
+
+def mask_of(plan: RowPlan) -> torch.Tensor:
+    """The keys that each query reads, bool [B, H, n_q, n_k]: the lists within causality, key_start and window."""
+    rows = plan.block_count.shape
+    block_live = torch.arange(plan.blocks.shape[-1], device=plan.device) < plan.block_count[..., None]
+    listed = torch.zeros((*rows, plan.key_blocks + 1), dtype=torch.bool, device=plan.device)
+    listed.scatter_(-1, torch.where(block_live, plan.blocks, plan.key_blocks).long(), True)
+    kept = listed[..., :-1].repeat_interleave(plan.block_k, -1)[..., : plan.n_k]
+
+    column_live = torch.arange(plan.columns.shape[-1], device=plan.device) < plan.column_count[..., None]
+    single = torch.zeros((*rows, plan.n_k + 1), dtype=torch.bool, device=plan.device)
+    single.scatter_(-1, torch.where(column_live, plan.columns, plan.n_k).long(), True)
+    kept = kept | single[..., :-1] | plan.dense_rows[..., None]
+    return kept.repeat_interleave(plan.block_q, 2)[:, :, : plan.n_q] & allowed_keys(plan)
+
+
+def allowed_keys(plan: RowPlan) -> torch.Tensor:
+    """The keys that any plan of this shape may read, bool [1 or B, 1, n_q, n_k]."""
+    key = torch.arange(plan.n_k, device=plan.device)
+    query = torch.arange(plan.key_offset, plan.n_k, device=plan.device)[:, None]
+    allowed = (key <= query)[None, None]
+    if plan.window is not None:
+        allowed = allowed & (key > query - plan.window)
+    if plan.key_start is not None:
+        allowed = allowed & (key >= plan.key_start[:, None, None, None])
+    return allowed
+
+
+def areas_of(plan: RowPlan) -> tuple[torch.Tensor, torch.Tensor]:
+    """Numbers of (query, key) pairs that the plan and a dense plan read, two float64 [B, H]; no host sync."""
+    block_live = torch.arange(plan.blocks.shape[-1], device=plan.device) < plan.block_count[..., None]
+    begin = plan.blocks.long() * plan.block_k
+    by_blocks = (_area(plan, begin, begin + plan.block_k) * block_live).sum(-1)
+    column_live = torch.arange(plan.columns.shape[-1], device=plan.device) < plan.column_count[..., None]
+    column = plan.columns.long()
+    by_columns = (_area(plan, column, column + 1) * column_live).sum(-1)
+    everything = torch.zeros((*plan.block_count.shape, 1), dtype=torch.int64, device=plan.device)
+    dense = _area(plan, everything, everything + plan.n_k).sum(-1)
+    kept = torch.where(plan.dense_rows, dense, by_blocks + by_columns)
+    return kept.sum(-1).double(), dense.sum(-1).double()
+
+
+def _area(plan: RowPlan, begin: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
+    """Pairs of each row's queries with the keys [begin, end); all three int64 [B, H, M, X]."""
+    if plan.key_start is not None:
+        begin = begin.clamp(min=plan.key_start.long()[:, None, None, None])
+        end = torch.maximum(begin, end)
+    first, last = (position[:, None] for position in plan.query_positions())
+
+    def causal_from(key: torch.Tensor) -> torch.Tensor:
+        until_last = (last - key + 1).clamp(min=0)
+        before_first = (first - key).clamp(min=0)
+        return (until_last * (until_last + 1) - before_first * (before_first + 1)) // 2
+
+    area = causal_from(begin) - causal_from(end)
+    if plan.window is not None:
+        area = area - causal_from(begin + plan.window) + causal_from(end + plan.window)
+    return area
+
+
+def check_static(plan: RowPlan) -> None:
+    """Sizes, shapes, dtypes and devices; reads no tensor value. Raises PlanError."""
+    if not 1 <= plan.n_q <= plan.n_k:
+        raise PlanError(f"n_q {plan.n_q}, n_k {plan.n_k}: a plan needs 1 <= n_q <= n_k")
+    if plan.block_q < 1 or plan.block_k < 1:
+        raise PlanError(f"block_q {plan.block_q}, block_k {plan.block_k}: block sizes are positive")
+    if plan.window is not None and plan.window < 1:
+        raise PlanError(
+            f"window {plan.window}: a window holds at least the query's own key; pass >= 1 or None"
+        )
+    if plan.softcap is not None and not plan.softcap > 0:
+        raise PlanError(f"softcap {plan.softcap}: pass a positive number or None")
+    if plan.block_count.ndim != 3:
+        raise PlanError(f"block_count is {list(plan.block_count.shape)}; pass [B, H, M]")
+    rows = (*plan.block_count.shape[:2], plan.query_blocks)
+    _expect("block_count", plan.block_count, rows, torch.int32, plan)
+    _expect("column_count", plan.column_count, rows, torch.int32, plan)
+    _expect("dense_rows", plan.dense_rows, rows, torch.bool, plan)
+    _expect("blocks", plan.blocks, (*rows, plan.blocks.shape[-1]), torch.int32, plan)
+    _expect("columns", plan.columns, (*rows, plan.columns.shape[-1]), torch.int32, plan)
+    if plan.key_start is not None:
+        _expect("key_start", plan.key_start, rows[:1], torch.int32, plan)
+    if plan.sinks is not None:
+        _expect("sinks", plan.sinks, rows[1:2], None, plan)
+
+
+def _expect(
+    name: str, tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype | None, plan: RowPlan
+) -> None:
+    if tuple(tensor.shape) != shape:
+        raise PlanError(f"{name} is {list(tensor.shape)}; this plan needs {list(shape)}")
+    if dtype is None and not tensor.is_floating_point():
+        raise PlanError(f"{name} is {tensor.dtype}; pass a floating dtype")
+    if dtype is not None and tensor.dtype != dtype:
+        raise PlanError(f"{name} is {tensor.dtype}; pass {dtype}")
+    if tensor.device != plan.device:
+        raise PlanError(f"{name} lies on {tensor.device}, block_count on {plan.device}; use plan.to(device)")
+
+
+def check_values(plan: RowPlan) -> None:
+    """The whole contract of RowPlan, see ``RowPlan.validate``. Raises PlanError for the first row that breaks it."""
+    if plan.key_start is not None and bool(((plan.key_start < 0) | (plan.key_start > plan.n_k)).any()):
+        raise PlanError(f"key_start {plan.key_start.tolist()}: every value must lie in 0 to n_k = {plan.n_k}")
+    first, last = plan.query_positions()
+    last_block = (last // plan.block_k)[:, None]
+    _check_list(plan, "block", plan.blocks, plan.block_count, last_block)
+    _check_list(plan, "column", plan.columns, plan.column_count, last[:, None])
+
+    # Past its count a list may hold anything; a value above all blocks keeps it ascending for the binary search.
+    slots = torch.arange(plan.blocks.shape[-1], device=plan.device)
+    blocks = plan.blocks.long().masked_fill(slots >= plan.block_count[..., None], plan.key_blocks)
+    live = torch.arange(plan.columns.shape[-1], device=plan.device) < plan.column_count[..., None]
+    inside = _contains(blocks, plan.columns.long() // plan.block_k) & live & ~plan.dense_rows[..., None]
+    if bad := _first(inside):
+        column = int(plan.columns[bad])
+        raise PlanError(
+            f"{_where(bad)}: column {column} lies in the row's block {column // plan.block_k}, its key would "
+            "count twice; keep columns disjoint from blocks"
+        )
+
+    # The diagonal: every block that holds one of the row's query positions, unless padding hides all of it.
+    steps = torch.arange(plan.block_q // plan.block_k + 2, device=plan.device)
+    diagonal = (first // plan.block_k)[:, None] + steps
+    needed = (diagonal <= last_block).expand(plan.batch, plan.heads, -1, -1)
+    if plan.key_start is not None:
+        needed = needed & ((diagonal + 1) * plan.block_k > plan.key_start[:, None, None, None])
+    wanted = diagonal.expand(plan.batch, plan.heads, -1, -1).contiguous()
+    if bad := _first(needed & ~_contains(blocks, wanted) & ~plan.dense_rows[..., None]):
+        raise PlanError(
+            f"{_where(bad)}: diagonal block {int(wanted[bad])} is missing; a sparse row lists every KV block "
+            f"that its query positions {int(first[bad[2]])} to {int(last[bad[2]])} meet"
+        )
+
+
+def _check_list(
+    plan: RowPlan, name: str, lists: torch.Tensor, count: torch.Tensor, last: torch.Tensor
+) -> None:
+    """Check that counts fit the capacity, and that sparse rows' entries strictly ascend within 0 to last [M, 1]."""
+    capacity = lists.shape[-1]
+    if bad := _first((count < 0) | (count > capacity)):
+        raise PlanError(f"{_where(bad)}: {name}_count {int(count[bad])} is outside 0 to capacity {capacity}")
+    live = torch.arange(capacity, device=lists.device) < count[..., None]
+    live &= ~plan.dense_rows[..., None]
+    if bad := _first(live & ((lists < 0) | (lists > last))):
+        raise PlanError(
+            f"{_where(bad)}: {name} {int(lists[bad])} is out of range; "
+            f"this row may list 0 to {int(last[bad[2], 0])}"
+        )
+    if bad := _first(live[..., 1:] & (lists[..., 1:] <= lists[..., :-1])):
+        pair = lists[bad[:3]][bad[3] : bad[3] + 2].tolist()
+        raise PlanError(
+            f"{_where(bad)}: {name}s {pair[0]}, {pair[1]} are not ascending; sort and deduplicate"
+        )
+
+
+def _contains(blocks: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """Which of the wanted blocks [.., W] are in the ascending list [.., capacity], bool [.., W]."""
+    if blocks.shape[-1] == 0:
+        return torch.zeros_like(wanted, dtype=torch.bool)
+    place = torch.searchsorted(blocks.contiguous(), wanted.contiguous()).clamp(max=blocks.shape[-1] - 1)
+    return blocks.gather(-1, place) == wanted
+
+
+def _first(bad: torch.Tensor) -> tuple[int, ...] | None:
+    """Index of the first true entry, or None without one."""
+    found = bad.nonzero()
+    return tuple(found[0].tolist()) if len(found) else None
+
+
+def _where(index: tuple[int, ...]) -> str:
+    return f"batch {index[0]}, head {index[1]}, query block {index[2]}"
+
+
+def check_consecutive(plans: Sequence[RowPlan]) -> None:
+    """Raise PlanError unless the plans are consecutive segments of one chunk (see ``RowPlan.concat``)."""
+    if not plans:
+        raise PlanError("concat got no plan; pass at least one")
+    for at, (plan, following) in enumerate(pairwise(plans)):
+        if plan.n_q % plan.block_q:
+            raise PlanError(
+                f"segment {at} has {plan.n_q} rows; all but the last need a multiple of "
+                f"block_q {plan.block_q}"
+            )
+        if following.key_offset != plan.n_k:
+            raise PlanError(
+                f"segment {at + 1} starts at key {following.key_offset} but segment {at} ends at {plan.n_k}; "
+                "give segments in order, with n_k one past their last row's key"
+            )
+        for name in ("batch", "heads", "block_q", "block_k", "window", "softcap", "device"):
+            if getattr(plan, name) != getattr(following, name):
+                raise PlanError(
+                    f"segments {at} and {at + 1} differ in {name}: "
+                    f"{getattr(plan, name)} and {getattr(following, name)}"
+                )
+        for name in ("key_start", "sinks"):
+            if not _same(getattr(plan, name), getattr(following, name)):
+                raise PlanError(
+                    f"segments {at} and {at + 1} differ in {name}; build both with the same tensor"
+                )
+
+
+def _same(left: torch.Tensor | None, right: torch.Tensor | None) -> bool:
+    # One shared tensor is the usual case and needs no comparison, hence no host sync.
+    if left is right:
+        return True
+    return left is not None and right is not None and torch.equal(left, right)

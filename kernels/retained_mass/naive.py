@@ -3,13 +3,50 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from routesparse.kernels.causal_blocks import forced_and_causal
-from routesparse.kernels.geometry import SegmentGeometry
+from routesparse.kernels.geometry import FamilyMaps, RankedColumns, SegmentGeometry
 from routesparse.kernels.logits import capped_logits, row_queries
-from routesparse.kernels.retained_mass.contract import FamilyLevels, ProbedRows, RankedColumns, RetainedMass
+
+
+@dataclass(frozen=True)
+class ProbedRows:
+    """P probe rows of each head. rows int64 [B, H, P], numbers in the segment, whose row r is q[first_row + r]."""
+
+    rows: torch.Tensor
+    lse: torch.Tensor  # float32 [B, H, P]
+    block_mass: torch.Tensor  # float32 [B, H, P, N]
+    sink_mass: torch.Tensor  # float32 [B, H, P], mass of the always-kept attention sink
+    first_row: int
+    # Start and end of the first and start of the second range of rows that know whole blocks only (pooled probe).
+    pooled: tuple[int, int, int] | None
+
+
+@dataclass(frozen=True)
+class FamilyLevels(FamilyMaps):
+    """Level maps to be scored.
+
+    depths: levels of each family. counts: what each level reads, int32, B and H as in the maps: [B, H, M, levels], the
+    blocks of each query block, where by_row says so, else [B, H, levels, N], the body's query blocks that read each KV
+    block, as the family with columns has them.
+    """
+
+    depths: tuple[int, ...]
+    counts: tuple[torch.Tensor, ...]
+    by_row: tuple[bool, ...]
+
+
+class RetainedMass(NamedTuple):
+    """C candidates, dense last. float32."""
+
+    row_mass: torch.Tensor  # [B, H, P, C] in [0, 1]; dense: 1
+    tiles: torch.Tensor  # [B, H, C], KV tiles read over the body's query blocks
+    columns: torch.Tensor  # [B, H, C], single columns read over the body's query blocks
+    density: torch.Tensor  # [B, H, C], kept share of the body's causal area, left padding aside
 
 
 def retained_mass(

@@ -7,6 +7,216 @@ tests hold both to the same decision.
 
 from __future__ import annotations
 
-from routesparse.kernels.route.launch import MOST_TESTS, Certified, Priced, climb_fits, route_units
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 
-__all__ = ["MOST_TESTS", "Certified", "Priced", "climb_fits", "route_units"]
+import torch
+
+from routesparse.kernels.betting_bound import BISECTIONS, BITS
+from routesparse.kernels.common import power_of_two, variant
+
+MOST_TESTS = 8  # the ladder is unrolled
+MOST_HEADS = 128  # so that a round's factors, of at least .02 each, don't underflow
+MOST_MASSES = 128 * 128  # padded certificate masses of a layer: one program holds them
+MASSES_PER_WARP = 256
+SUM_ROWS = 64  # rows that a mean adds up at once
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The kernels' numbers, in their order; all float64. Each policy adds its own."""
+
+    fixed_us: float  # of a sparse head
+    tile_us: float
+    column_us: float
+    dense_us: float
+    alpha: float
+    dense_share: float  # of its cost, at which dense is preferred
+    target: float  # the logarithm of the wealth that rejects a mean
+    bet_cap: float
+    tau: float  # the mean that a unit's certificate must reach
+
+    def values(self) -> list[float]:
+        """In the kernels' order."""
+        return [getattr(self, field.name) for field in fields(self)]
+
+
+@dataclass(frozen=True)
+class Certified(Settings):
+    """Of the policy "certified"; target is ln(s / (1 - q))."""
+
+    gate_threshold: float  # lambda
+    next_budget: float
+
+
+@dataclass(frozen=True)
+class Priced(Settings):
+    """Of the policy "priced"; target is ln(1 / (1 - q))."""
+
+    priced: int  # the candidate whose g is its own lambda
+    other_loss: float  # of what it loses, what the others may lose
+    tau_layer: float  # the mean that the layer's certificate must reach
+
+
+def climb_fits(heads: int, certificate: int) -> bool:
+    """Whether one program can climb with a layer of so many heads and certificate rows."""
+    return heads <= MOST_HEADS and _heads_padded(heads) * power_of_two(certificate) <= MOST_MASSES
+
+
+def route_units(
+    row_mass: torch.Tensor,
+    tiles: torch.Tensor,
+    columns: torch.Tensor,
+    density: torch.Tensor,
+    described: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    finite: torch.Tensor,
+    following: torch.Tensor | None,
+    settings: torch.Tensor,
+    out: torch.Tensor,
+    places: Mapping[str, int],
+    sizes: tuple[int, int, int, int],
+    *,
+    tests: int,
+    fallback: bool,
+) -> torch.Tensor:
+    """Steps 3 to 5 without a limit: the final candidates int64 [B, H]; everything recorded goes to ``out``.
+
+    row_mass float32 [B, H, P, C], dense last; tiles, columns, density float32 [B, H, C]; described float32 [B, H] each:
+    entropy, local band, agreement; finite bool scalar; following int32 [C]: the next dearer candidate of each one's
+    family, -1 for none, under the policy "priced"; None under the policy "certified"; settings float64: ``Priced`` or
+    ``Certified``. out float64, flat: places says where each tensor of the record begins (``RECORD`` in
+    engine/decide/decision.py). sizes: as in ``place_rows``. tests: at most MOST_TESTS; "priced": what ``climb_fits``
+    says.
+    """
+    from routesparse.kernels.route.kernel import route_kernel
+
+    batch, heads, count, width = row_mass.shape
+    units, (recent, routing, certificate, boundary) = batch * heads, sizes
+    row_mass = row_mass.contiguous()
+    variant(route_kernel)[(units,)](
+        row_mass,
+        tiles.contiguous(),
+        columns.contiguous(),
+        density.contiguous(),
+        *described,
+        finite.view(torch.uint8),
+        following,
+        settings,
+        out,
+        places["routed_choice"],
+        places["limited"],
+        places["ladder"],
+        places.get("head_passed", 0),
+        places["certificate_mass"],
+        places["entropy"],
+        places["finite"],
+        units,
+        count,
+        width,
+        recent,
+        routing,
+        certificate,
+        BOUNDARY=boundary,
+        TESTS=tests,
+        ROWS=SUM_ROWS,
+        CERTIFICATE=power_of_two(certificate),
+        C=power_of_two(width),
+        S=_rungs_padded(tests),
+        num_warps=4,
+        # Decisions are the twin's, rounding included.
+        enable_fp_fusion=False,
+    )
+    choice = torch.empty(batch, heads, dtype=torch.int64, device=row_mass.device)
+    finish = _certify if following is None else _climb
+    finish(row_mass, settings, out, choice, places, recent + routing, certificate, tests, fallback)
+    return choice
+
+
+def _certify(
+    row_mass: torch.Tensor,
+    settings: torch.Tensor,
+    out: torch.Tensor,
+    choice: torch.Tensor,
+    places: Mapping[str, int],
+    first: int,
+    certificate: int,
+    tests: int,
+    fallback: bool,
+) -> None:
+    """Step 5 of the policy "certified": a program a unit."""
+    from routesparse.kernels.route.kernel import certify_kernel
+
+    batch, heads, count, width = row_mass.shape
+    units, rungs, padded = batch * heads, _rungs_padded(tests), power_of_two(certificate)
+    scratch = torch.empty(units, 2, rungs, padded + 1, dtype=torch.float64, device=row_mass.device)
+    variant(certify_kernel)[(units,)](
+        row_mass,
+        settings,
+        scratch,
+        out,
+        choice,
+        places["choice"],
+        places["ladder"],
+        units,
+        count,
+        width,
+        first,
+        certificate,
+        BISECTIONS=BISECTIONS,
+        BITS=BITS,
+        TESTS=tests,
+        FALLBACK=fallback,
+        CERTIFICATE=padded,
+        S=rungs,
+        # A lane for each place of a round and rung.
+        num_warps=max(1, (rungs << BITS) // 32),
+        enable_fp_fusion=False,
+    )
+
+
+def _climb(
+    row_mass: torch.Tensor,
+    settings: torch.Tensor,
+    out: torch.Tensor,
+    choice: torch.Tensor,
+    places: Mapping[str, int],
+    first: int,
+    certificate: int,
+    tests: int,
+    fallback: bool,
+) -> None:
+    """Step 5 of the policy "priced": a program a prompt."""
+    from routesparse.kernels.route.climb_kernel import climb_kernel
+
+    batch, heads, count, width = row_mass.shape
+    padded_heads, padded = _heads_padded(heads), power_of_two(certificate)
+    variant(climb_kernel)[(batch,)](
+        row_mass,
+        settings,
+        out,
+        choice,
+        places["choice"],
+        places["ladder"],
+        places["state"],
+        places["head_passed"],
+        places["layer_passed"],
+        heads,
+        count,
+        width,
+        first,
+        certificate,
+        TESTS=tests,
+        FALLBACK=fallback,
+        CERTIFICATE=padded,
+        HEADS=padded_heads,
+        num_warps=min(32, max(1, padded_heads * padded // MASSES_PER_WARP)),
+        enable_fp_fusion=False,
+    )
+
+
+def _rungs_padded(tests: int) -> int:
+    return max(2, 1 << (tests - 1).bit_length())
+
+
+def _heads_padded(heads: int) -> int:
+    return 1 << (heads - 1).bit_length()

@@ -79,10 +79,10 @@ def small_pieces() -> dict[tuple[Any, str], Any]:
     """Launchers' sizes at which small problems take several chunks of keys and blocks, and pictures are pooled."""
     from routesparse.engine import probe_masks
     from routesparse.engine.decide import heatmap
-    from routesparse.kernels.level_maps import launch as level_maps
-    from routesparse.kernels.lower_plan import launch as lower_plan
-    from routesparse.kernels.recent_marginals import launch as recent_marginals
-    from routesparse.kernels.retained_mass import launch as retained_mass
+    from routesparse.kernels import level_maps as level_maps
+    from routesparse.kernels import lower_plan as lower_plan
+    from routesparse.kernels import recent_marginals as recent_marginals
+    from routesparse.kernels import retained_mass as retained_mass
 
     return {
         (recent_marginals, "RECENT_TILES_PER_PROGRAM"): 2,
@@ -194,7 +194,7 @@ def _steps(twin: dict[str, Any], by_table: bool, device: str) -> Tensors:
 
 def row_order(rows: torch.Tensor, device: str) -> torch.Tensor:
     """Probe rows by position, by the kernel."""
-    from routesparse.kernels.retained_mass.launch import by_position
+    from routesparse.kernels.retained_mass import by_position
 
     return by_position(rows.to(device)).cpu()
 
@@ -272,11 +272,11 @@ def route_by_kernels(case: dict[str, Any], gate: float, device: str) -> tuple[Te
 
 def laps(device: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Lap times by the kernel."""
-    from routesparse.kernels.clock.launch import write_laps
+    from routesparse.kernels.clock import write_laps
 
     times = torch.tensor([10**18, 10**18 + 1_500, 10**18 + 1_500, 10**18 + 9_007_199_254_740_993])
     found = torch.empty(3, dtype=torch.float64, device=device)
-    write_laps(times.to(device), found)
+    write_laps.launch(times.to(device), found)
     return times.diff().double() / 1e3, found.cpu()
 
 
@@ -290,7 +290,7 @@ def block_lse(
     device: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(in float64, fused) block log-sum-exps of count rows a head; shape: batch, heads, KV heads, head size."""
-    from routesparse.kernels.block_lse.launch import block_lse
+    from routesparse.kernels.block_lse import block_lse
 
     batch, heads, kv_heads, head_size = shape
     generator = torch.Generator().manual_seed(0)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from routesparse.kernels.arrays import Array, namespace
-from routesparse.kernels.betting_bound.contract import checked
+from routesparse.kernels.betting_bound.naive import checked
 
 FIRST_SHARE = 0.8  # of a ladder's error that its first test gets where the error is split unequally
 FIXED_BET_CAP = 0.95  # c of a fixed bet: a row of mass 0 leaves a twentieth of the wealth

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from routesparse.kernels.block_score import LEAST_SCORE, launch, naive
+from routesparse.kernels import block_score as launch
+from routesparse.kernels.block_score import LEAST_SCORE, naive
 from routesparse.kernels.geometry import SegmentGeometry
 from routesparse.kernels.rules import NORMALISER_STEP, VARIANCE_WEIGHT
 
@@ -261,4 +262,4 @@ def test_one_key_apart_in_its_block_keeps_its_share() -> None:
 def test_a_number_of_rows_that_the_kernel_can_not_take_is_refused(rows) -> None:
     arguments, options = problem(*PROBLEMS["aligned"][:4])
     with pytest.raises(ValueError, match=f"{rows} rows"):
-        launch.block_score(*arguments, **{**options, "rows": rows})
+        launch.block_score.launch(*arguments, **{**options, "rows": rows})

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from routesparse.kernels.block_score import LEAST_SCORE, hopper_launch, launch, naive
+from routesparse.kernels import block_score as launch
+from routesparse.kernels.block_score import LEAST_SCORE, hopper_launch, naive
 from routesparse.kernels.geometry import SegmentGeometry
 from routesparse.kernels.rules import NORMALISER_STEP
 

@@ -7,9 +7,10 @@ import itertools
 import pytest
 import torch
 
+from routesparse.kernels import level_maps as launch
 from routesparse.kernels.causal_blocks import forced_and_causal
 from routesparse.kernels.geometry import SegmentGeometry
-from routesparse.kernels.level_maps import MAX_LEVELS, NEVER, launch, naive
+from routesparse.kernels.level_maps import MAX_LEVELS, NEVER, naive
 
 FLOORS = torch.tensor([1.5, 0.5, -0.7, -3.0])
 BUDGETS = torch.tensor([3, 6, 9], dtype=torch.int32)
@@ -73,8 +74,8 @@ def test_the_kernel_computes_what_its_twin_computes(place, in_triton) -> None:
     assert torch.equal(found[1], wanted[1]) and torch.equal(found[3], wanted[3])
 
 
-@pytest.mark.parametrize("module", [naive, launch], ids=["naive", "kernel"])
-def test_more_levels_than_a_row_can_hold_are_refused(module) -> None:
+@pytest.mark.parametrize("levels", [naive.score_levels, launch.score_levels.launch], ids=["naive", "kernel"])
+def test_more_levels_than_a_row_can_hold_are_refused(levels) -> None:
     scores, question, place, budgets, _ = problem(*PLACES["chunk"])
     with pytest.raises(ValueError, match=f"17 floors; {MAX_LEVELS} of each"):
-        module.score_levels(scores, question, place, budgets, -torch.arange(17.0))
+        levels(scores, question, place, budgets, -torch.arange(17.0))

@@ -16,7 +16,7 @@ EQUATIONS = (
         1,
         "O = A V,  A = softmax(Q Kᵀ / √d + C)",
         "Dense attention; C is the causal mask.",
-        "kernels/attention/reference.py",
+        "kernels/reference.py",
     ),
     (
         3,

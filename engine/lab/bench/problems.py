@@ -9,7 +9,7 @@ import torch
 
 from routesparse.engine import paths
 from routesparse.kernels.interface import RowPlan
-from routesparse.kernels.plan.area import areas_of
+from routesparse.kernels.plan.row_plan import areas_of
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from routesparse.engine.audit.auditor import Audited, Auditor, Executed
+from routesparse.engine.audit.auditor import Auditor, Executed
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.decision import Decision, LayerSettings
 from routesparse.engine.decide.layer import plan_of
@@ -22,6 +22,7 @@ from routesparse.engine.models.load import LoadedModel, load_model
 from routesparse.engine.models.token_count import chat
 from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.prompts.jsonl import read_one
+from routesparse.engine.rows import Audited
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.transformers import routed_by
 from routesparse.kernels.interface import RowPlan

@@ -32,7 +32,7 @@ from tqdm import tqdm
 
 from routesparse.engine.config import LatencyBudget, Policy, RouterConfig, certified_mass, default_segment
 from routesparse.engine.errors import InputError, RouteSparseError
-from routesparse.engine.lab.harness.lm_eval_routed import Answer, RoutedModel, calibrated
+from routesparse.engine.lab.harness.lm_eval_routed import Answer, RoutedModel
 from routesparse.engine.models.files import DEMO, check_folder, resolve
 from routesparse.engine.models.load import load_tokenizer
 from routesparse.engine.terminal import printable
@@ -96,7 +96,6 @@ class RouteSparseLM(HFLM):
             break_even_tokens=break_even,
             seed=seed,
         )
-        config, held, promised = calibrated(config, calibration, price)
         folder, _ = resolve(pretrained)
         check_folder(folder)
         if add_bos_token is None and load_tokenizer(pretrained).tokenizer.bos_token_id is not None:
@@ -109,13 +108,7 @@ class RouteSparseLM(HFLM):
             batch_size=batch_size,
             **of_hf,
         )
-        self._routed = RoutedModel(
-            self.model,
-            config,
-            calibration=held,
-            tuned_price=promised,
-            profile=profile,
-        )
+        self._routed = RoutedModel(self.model, config, calibration=calibration, profile=profile)
 
     def get_model_info(self) -> dict[str, Any]:
         """Beside the harness's own facts how prompts were routed; it stands in the results under ``config``."""

@@ -17,38 +17,25 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from routesparse.engine.calibration import tuned
-from routesparse.engine.calibration.artifact import Calibration, load_calibration
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.lab import study
 from routesparse.engine.models.load import revision_of_model
 from routesparse.engine.profiles.measure import NamedProfile
+from routesparse.engine.record.passes import ProfileByName
+from routesparse.engine.runtime import quality
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.transformers import check_supported, routed_by
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from routesparse.engine.calibration.artifact import Calibration
+    from routesparse.engine.calibration.tuned import TunedPrice
     from routesparse.engine.method.latency import LatencyProfile
     from routesparse.engine.record.passes import PromptTrace
 
 Answer = tuple[float, bool]  # log-likelihood in nats, and whether greedy decoding writes it
-
-
-def calibrated(
-    config: RouterConfig, name: str | None, price: float | None
-) -> tuple[RouterConfig, Calibration | None, tuned.TunedPrice | None]:
-    """What a calibration's name stands for, as for ``analyze``: a tuned price, which the configuration gets, or deltas.
-
-    price: one that was asked for too. Errors: CalibrationError where nothing has this name, or the prices differ.
-    """
-    if name is None:
-        return config, None, None
-    found = tuned.find(name)
-    if found is None:
-        return config, load_calibration(name), None
-    return found.applied(config, price), None, found
 
 
 class RoutedModel:
@@ -62,20 +49,15 @@ class RoutedModel:
         model: PreTrainedModel,
         config: RouterConfig,
         *,
-        calibration: Calibration | None = None,
-        tuned_price: tuned.TunedPrice | None = None,
+        calibration: Calibration | TunedPrice | str | None = None,
         profile: str = "auto",
     ) -> None:
         check_supported(model)
-        config.check_runnable(calibration is not None and calibration.predictor is not None)
-        if calibration is not None:
-            dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-            calibration.check(revision_of_model(model), config, dtype, None)
-        if tuned_price is not None:
-            tuned_price.check(revision_of_model(model), config)
-        self._model, self._config, self._calibration = model, config, calibration
-        self._promised = calibration or tuned_price
-        self._profile: LatencyProfile | NamedProfile = NamedProfile(profile)
+        dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+        self._chosen = quality.choose(config, calibration, lambda: revision_of_model(model), dtype, None)
+        self._model, held = model, self._chosen.calibration
+        self._chosen.config.check_runnable(held is not None and held.predictor is not None)
+        self._profile: LatencyProfile | ProfileByName = NamedProfile(profile)
         self._graphs: Graphs = Graphs()
         self._areas: list[float] = []  # of each routed prefill
         self._dense = 0
@@ -84,8 +66,8 @@ class RoutedModel:
     def prompt(self, ids: Tensor) -> Iterator[None]:
         """The prefill of prompts [B, n] inside the block is routed; decoding is dense, and so is what is too short."""
         session = RoutingSession(
-            self._config,
-            self._calibration,
+            self._chosen.config,
+            self._chosen.calibration,
             profile=self._profile,
             salt=hashlib.sha256(ids.cpu().numpy().tobytes()).hexdigest()[:16],
             graphs=self._graphs,
@@ -125,9 +107,10 @@ class RoutedModel:
     def about(self) -> dict[str, Any]:
         """For the record of a run: the configuration, how many prefills were routed, and what these read."""
         area = sum(self._areas) / len(self._areas) if self._areas else None
+        held = self._chosen.calibration
         return {
-            "config": self._config.to_dict(),
-            "calibration": None if self._promised is None else self._promised.name,
+            "config": self._chosen.config.to_dict(),
+            "calibration": self._chosen.tuned_price if held is None else held.name,
             "routed_prefills": len(self._areas),
             "dense_prefills": self._dense,
             "area_of_routed": area,

@@ -19,7 +19,8 @@ from routesparse.engine.lab.runner.job import Job
 from routesparse.engine.lab.runner.prepare import Prepared, all_prepared, prepare
 from routesparse.engine.lab.suites.measures import DIGITS
 from routesparse.engine.lab.suites.registry import find
-from routesparse.engine.lab.suites.suite import Example, mean_score
+from routesparse.engine.lab.suites.source import Example
+from routesparse.engine.lab.suites.suite import mean_score
 from routesparse.engine.models.files import DEMO
 from routesparse.engine.progress import no_progress
 

@@ -21,8 +21,8 @@ from routesparse.engine.errors import InputError
 from routesparse.engine.lab import study
 from routesparse.engine.lab.runner.job import Job
 from routesparse.engine.lab.suites.registry import find
-from routesparse.engine.lab.suites.source import Source
-from routesparse.engine.lab.suites.suite import Example, Request, read_rows
+from routesparse.engine.lab.suites.source import Example, Request, Source
+from routesparse.engine.lab.suites.suite import read_rows
 from routesparse.engine.models.load import load_tokenizer
 from routesparse.engine.progress import Progress
 

@@ -18,16 +18,8 @@ from routesparse.engine.errors import InputError
 from routesparse.engine.lab.generators.infinitebench import MAKERS, SIZES
 from routesparse.engine.lab.generators.samples import Sample, sample_rng
 from routesparse.engine.lab.suites.infinitebench_score import SCORERS, TEXT, flat, score
-from routesparse.engine.lab.suites.source import SEED_OFFSET, Source, filled
-from routesparse.engine.lab.suites.suite import (
-    Example,
-    Request,
-    Row,
-    Suite,
-    field_of,
-    generated,
-    read_examples,
-)
+from routesparse.engine.lab.suites.source import SEED_OFFSET, Example, Request, Source, filled
+from routesparse.engine.lab.suites.suite import Row, Suite, field_of, generated, read_examples
 
 TASKS = tuple(SCORERS)
 NEW_TOKENS = {

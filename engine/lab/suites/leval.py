@@ -15,8 +15,8 @@ from typing import Any
 
 from routesparse.engine.errors import InputError
 from routesparse.engine.lab.suites.leval_score import AUTOMATIC, EXAMS, F1_TASKS, TASKS, score
-from routesparse.engine.lab.suites.source import Source
-from routesparse.engine.lab.suites.suite import Example, Request, Row, Suite, field_of, named_row, read_rows
+from routesparse.engine.lab.suites.source import Example, Request, Source
+from routesparse.engine.lab.suites.suite import Row, Suite, field_of, named_row, read_rows
 
 NEW_TOKENS = 512
 _LETTERED = ("tpo", "quality", "coursera")

@@ -12,16 +12,8 @@ from functools import partial
 from typing import Any
 
 from routesparse.engine.lab.suites.longbench_score import SCORERS, score
-from routesparse.engine.lab.suites.source import Source
-from routesparse.engine.lab.suites.suite import (
-    Example,
-    Golds,
-    Request,
-    Row,
-    Suite,
-    field_of,
-    read_examples,
-)
+from routesparse.engine.lab.suites.source import Example, Request, Source
+from routesparse.engine.lab.suites.suite import Golds, Row, Suite, field_of, read_examples
 
 TASKS = tuple(SCORERS)
 NEW_TOKENS = {

@@ -11,22 +11,16 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from routesparse.engine.lab.generators.samples import cleaned, score_all
-from routesparse.engine.lab.suites.suite import (
-    Example,
-    Golds,
-    Row,
-    TaskScore,
-    field_of,
-    mean_score,
-    row_values,
-)
+from routesparse.engine.lab.suites.source import Example
+from routesparse.engine.lab.suites.suite import Golds, Row, TaskScore, field_of, mean_score, row_values
 
 DIGITS = 2  # of RULER's scores
+READING = ("qa_1", "qa_2")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 # Chinese punctuation as the scorers of InfiniteBench and LongBench list it.
@@ -72,8 +66,9 @@ def any_match(prediction: str, gold: Sequence[str]) -> float:
     return float(any(item.lower() in text for item in gold))
 
 
-def score_matches(rows: Sequence[Row], match: Callable[[str, Sequence[str]], float] = score_all) -> TaskScore:
+def score_matches(task: str, rows: Sequence[Row]) -> TaskScore:
     """Errors: InputError for a row without its fields or without gold strings."""
+    match = any_match if task in READING else score_all
     values, nulls = row_values(
         rows, lambda row, prediction: match(prediction, field_of(row, "outputs", kind=Golds)), "pred"
     )

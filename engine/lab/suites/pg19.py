@@ -22,16 +22,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from routesparse.engine.errors import InputError
-from routesparse.engine.lab.suites.source import Source
-from routesparse.engine.lab.suites.suite import (
-    Example,
-    Request,
-    Row,
-    Suite,
-    TaskScore,
-    field_of,
-    named_row,
-)
+from routesparse.engine.lab.suites.source import Example, Request, Source
+from routesparse.engine.lab.suites.suite import Row, Suite, TaskScore, field_of, named_row
 from routesparse.engine.schema import POSITIVE, Number
 
 SPLITS = ("validation", "test")

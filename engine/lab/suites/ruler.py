@@ -21,31 +21,23 @@ from routesparse.engine.errors import InputError
 from routesparse.engine.lab.generators.counting import make_cwe
 from routesparse.engine.lab.generators.needles import NIAH
 from routesparse.engine.lab.generators.reading import Asked, make_qa, read_hotpot, read_squad, two_hops
-from routesparse.engine.lab.generators.samples import sample_rng, score_all
+from routesparse.engine.lab.generators.samples import sample_rng
 from routesparse.engine.lab.generators.tasks import GENERATION_TOKENS, fit_sample
-from routesparse.engine.lab.suites.measures import any_match, ruler_row, score_matches
-from routesparse.engine.lab.suites.source import SEED_OFFSET, Source, as_example, filled
+from routesparse.engine.lab.suites.measures import READING, ruler_row, score_matches
+from routesparse.engine.lab.suites.source import SEED_OFFSET, Example, Request, Source, as_example, filled
 from routesparse.engine.lab.suites.suite import (
-    Example,
     Golds,
-    Request,
     Row,
     Suite,
-    TaskScore,
     field_of,
     generated,
     read_examples,
 )
 
-READING = ("qa_1", "qa_2")
 TASKS = (*NIAH, "vt", "cwe", "fwe", *READING)
 NEW_TOKENS = {**GENERATION_TOKENS, "vt": 64, "cwe": 120, **dict.fromkeys(READING, 32)}
 QUESTIONS = 500  # of a file, its first ones
 _TOKENS_PER_PAIR = 30  # fewer than two generated documents have
-
-
-def _score(task: str, rows: Sequence[Row]) -> TaskScore:
-    return score_matches(rows, any_match if task in READING else score_all)
 
 
 def _examples(request: Request, source: Source) -> Iterator[Example]:
@@ -132,4 +124,4 @@ def _asked(request: Request, source: Source, seed: int, index: int) -> tuple[Ask
     return questions[index % min(len(questions), QUESTIONS)], others, path.name
 
 
-SUITE = Suite("ruler", TASKS, _score, _examples, ruler_row, stops_at_gold=True)
+SUITE = Suite("ruler", TASKS, score_matches, _examples, ruler_row, stops_at_gold=True)

@@ -9,6 +9,7 @@ None of it ships. The sample prompts in data/samples do not stand in: they are o
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,43 @@ from routesparse.engine.errors import InputError
 from routesparse.engine.lab.generators.samples import Sample
 from routesparse.engine.lab.generators.tasks import fill
 from routesparse.engine.lab.generators.texts import Document, read_folder
-from routesparse.engine.lab.suites.suite import Example, Request
 
 # Added to the user's seed: disjoint from the seeds of training and of the selection study.
 SEED_OFFSET = 191_000
+
+
+@dataclass(frozen=True)
+class Example:
+    """One prompt of a task. The model reads ``prompt + answer_prefix`` and writes at most ``new_tokens``.
+
+    gold: what the suite's scorer compares with, in the suite's own format. answer: a reference completion, whose
+    log-likelihood is measured; empty where the suite has none. cluster: what prompts share that are not independent,
+    such as their document. more: further fields of the suite's prediction rows.
+    """
+
+    task: str
+    index: int
+    prompt: str
+    answer_prefix: str
+    gold: Any
+    answer: str
+    new_tokens: int
+    cluster: str
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Request:
+    """The prompts of one task, ``first`` up to n: at most ``length`` tokens each with the answer's room.
+
+    A prompt does not depend on ``first`` or n, so that several processes can make one task's.
+    """
+
+    task: str
+    length: int
+    n: int
+    seed: int
+    first: int = 0
 
 
 class Source:

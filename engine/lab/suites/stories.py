@@ -9,8 +9,8 @@ from __future__ import annotations
 from routesparse.engine.lab.generators.samples import Sample, sample_rng
 from routesparse.engine.lab.generators.stories import LEAST_CHAPTERS, STORY_TASKS, make_story
 from routesparse.engine.lab.suites.measures import ruler_row, score_matches
-from routesparse.engine.lab.suites.source import SEED_OFFSET, Source, as_example, filled
-from routesparse.engine.lab.suites.suite import Example, Request, Suite, generated
+from routesparse.engine.lab.suites.source import SEED_OFFSET, Example, Request, Source, as_example, filled
+from routesparse.engine.lab.suites.suite import Suite, generated
 
 NEW_TOKENS = 32
 
@@ -26,11 +26,4 @@ def _example(request: Request, source: Source, index: int) -> Example:
     return as_example(task, sample, index, NEW_TOKENS, source=document.name)
 
 
-SUITE = Suite(
-    "stories",
-    STORY_TASKS,
-    lambda task, rows: score_matches(rows),
-    generated(_example),
-    ruler_row,
-    stops_at_gold=True,
-)
+SUITE = Suite("stories", STORY_TASKS, score_matches, generated(_example), ruler_row, stops_at_gold=True)

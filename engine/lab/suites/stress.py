@@ -22,8 +22,8 @@ from routesparse.engine.lab.generators.texts import read_folder
 from routesparse.engine.lab.generators.words import key_words
 from routesparse.engine.lab.studies.selection.tasks import stretch
 from routesparse.engine.lab.suites.measures import ruler_row, score_matches
-from routesparse.engine.lab.suites.source import SEED_OFFSET, Source, as_example, filled
-from routesparse.engine.lab.suites.suite import Example, Request, Suite, generated
+from routesparse.engine.lab.suites.source import SEED_OFFSET, Example, Request, Source, as_example, filled
+from routesparse.engine.lab.suites.suite import Suite, generated
 
 DOMAINS = ("prose", "code", "dialog", "docs")
 EDGES = (64, 128, 16_384)  # KV block, query block, segment
@@ -149,11 +149,4 @@ def _example(request: Request, source: Source, index: int) -> Example:
     return as_example(request.task, sample, index, NEW_TOKENS, **about)
 
 
-SUITE = Suite(
-    "stress",
-    TASKS,
-    lambda task, rows: score_matches(rows),
-    generated(_example),
-    ruler_row,
-    stops_at_gold=True,
-)
+SUITE = Suite("stress", TASKS, score_matches, generated(_example), ruler_row, stops_at_gold=True)

@@ -7,41 +7,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from routesparse.engine.errors import InputError
 from routesparse.engine.files.plain_files import read_bounded
 from routesparse.engine.lab.generators.samples import cleaned
+from routesparse.engine.lab.suites.source import Example, Request, Source
 from routesparse.engine.schema import FieldError, Holds, checked
-
-if TYPE_CHECKING:
-    from routesparse.engine.lab.suites.source import Source
 
 MOST_DATA_BYTES = 1 << 31  # of a file of prompts; InfiniteBench's longest has about 1 GB
 MOST_PREDICTION_BYTES = 1 << 29
 Row = Mapping[str, Any]  # one line of a prediction file, in the suite's own format
 Golds = Annotated[list[str], Holds(bool, "a list with at least one gold string")]
 _ID = Annotated[Any, Holds(lambda one: type(one) in (int, str), "a text or a whole number")]
-
-
-@dataclass(frozen=True)
-class Example:
-    """One prompt of a task. The model reads ``prompt + answer_prefix`` and writes at most ``new_tokens``.
-
-    gold: what the suite's scorer compares with, in the suite's own format. answer: a reference completion, whose
-    log-likelihood is measured; empty where the suite has none. cluster: what prompts share that are not independent,
-    such as their document. more: further fields of the suite's prediction rows.
-    """
-
-    task: str
-    index: int
-    prompt: str
-    answer_prefix: str
-    gold: Any
-    answer: str
-    new_tokens: int
-    cluster: str
-    more: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -66,20 +44,6 @@ class TaskScore:
     def mean(self) -> float:
         """The one number that stands for the task."""
         return self.score[-1] if isinstance(self.score, list) else self.score
-
-
-@dataclass(frozen=True)
-class Request:
-    """The prompts of one task, ``first`` up to n: at most ``length`` tokens each with the answer's room.
-
-    A prompt does not depend on ``first`` or n, so that several processes can make one task's.
-    """
-
-    task: str
-    length: int
-    n: int
-    seed: int
-    first: int = 0
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from routesparse.kernels.rules import DENSE as NO_FAMILY
 if TYPE_CHECKING:
     from routesparse.engine.device.inputs import AttentionInputs
     from routesparse.engine.method.records import Probe
-    from routesparse.kernels.retained_mass import FamilyMaps
+    from routesparse.kernels.geometry import FamilyMaps
 
 LIBRARY_VERSION = 5
 DENSE = "dense"  # the pattern that is no family: every key
@@ -216,7 +216,7 @@ def family_maps(indices: Mapping[str, FamilyIndex], partial: bool = False) -> Fa
 
     Errors: PatternError for a family that is not registered, one without an index, or two with single columns.
     """
-    from routesparse.kernels.retained_mass import FamilyMaps
+    from routesparse.kernels.geometry import FamilyMaps
 
     for name in indices:
         find(name)

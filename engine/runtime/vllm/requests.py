@@ -22,7 +22,7 @@ from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.prompts.text import clean_label
-from routesparse.engine.record.passes import RunInfo, Served
+from routesparse.engine.record.passes import ProfileByName, RunInfo, Served
 from routesparse.engine.runtime.current_prompt import NamedPrompt
 from routesparse.engine.runtime.quality import Chosen
 from routesparse.engine.runtime.session import RoutingSession
@@ -72,7 +72,7 @@ class Requests:
     settings: ServingSettings
     chosen: Chosen
     model: ServedModel
-    profile: LatencyProfile | NamedProfile | None = None  # None: settings.profile, until a request asked
+    profile: LatencyProfile | ProfileByName | None = None  # None: settings.profile, until a request asked
     _open: dict[str, _Open] = field(default_factory=dict)
     _recorded: set[str] = field(default_factory=set)  # of those that may come again, after a preemption
     _routed: int = 0

@@ -120,7 +120,7 @@ def test_a_wanted_kernel_compiles_from_blank_arguments(active_hopper) -> None:
 
 
 def test_a_launch_under_the_interpreter_or_on_a_gpu_is_no_question() -> None:
-    from routesparse.kernels.launching import variant
+    from routesparse.kernels.common import variant
     from routesparse.kernels.row_mass.kernel import row_mass_kernel
 
     assert variant(row_mass_kernel, key_blocks=1_024) is row_mass_kernel

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from routesparse.kernels.geometry import SegmentGeometry
-from routesparse.kernels.level_maps import launch
+from routesparse.kernels import level_maps as launch
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -26,7 +26,7 @@ def test_bins_in_shared_memory_are_those_of_the_portable_kernel(monkeypatch, pos
     found = []
     for ptx in (True, False):
         monkeypatch.setattr(launch, "knows_ptx", lambda ptx=ptx: ptx)
-        found.append(launch.score_levels(scores, question, place, budgets, floors))
+        found.append(launch.score_levels.launch(scores, question, place, budgets, floors))
     for ours, portable in zip(*found, strict=True):
         assert (ours == portable).float().mean() > 0.999
     top_k, floor, top_k_count, floor_count = found[0]

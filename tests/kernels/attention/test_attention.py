@@ -14,7 +14,7 @@ import torch
 from routesparse.kernels import reference
 from routesparse.kernels.attention import torch_cpu, torch_span
 from routesparse.kernels.interface import RowPlan, sparse_attention
-from routesparse.kernels.plan.area import allowed_keys
+from routesparse.kernels.plan.row_plan import allowed_keys
 
 
 @dataclass(frozen=True)

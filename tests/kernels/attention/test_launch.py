@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from routesparse.kernels.attention import launch_choice, possible_loads
-from routesparse.kernels.attention.launch_choice import Config, fastest
+from routesparse.kernels.attention import possible_loads, triton_launch
 from routesparse.kernels.attention.operands import descriptor_strides, fits_descriptor
 from routesparse.kernels.attention.row_order import row_order, row_order_triton
+from routesparse.kernels.attention.triton_launch import Config, fastest
 from routesparse.kernels.interface import RowPlan
 
 
@@ -94,7 +94,7 @@ def test_the_compute_capability_and_the_plan_choose_the_kernel(
 
 
 def test_the_fastest_configuration_is_measured_once_and_kept(monkeypatch) -> None:
-    monkeypatch.setattr(launch_choice, "_chosen", {})
+    monkeypatch.setattr(triton_launch, "_chosen", {})
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     slow, fast = Config(False, 4, 1), Config(True, 8, 2)
     measured = []
@@ -103,15 +103,15 @@ def test_the_fastest_configuration_is_measured_once_and_kept(monkeypatch) -> Non
         measured.append(run())
         return 1.0 if measured[-1] is fast else 2.0
 
-    monkeypatch.setattr(launch_choice, "_time_ms", time_ms)
+    monkeypatch.setattr(triton_launch, "_time_ms", time_ms)
     for _ in range(2):
         assert fastest("kind", [slow, fast], lambda config: config) is fast
     assert measured == [slow, fast]
 
 
 def test_nothing_is_measured_while_a_graph_is_captured(monkeypatch) -> None:
-    monkeypatch.setattr(launch_choice, "_chosen", {})
+    monkeypatch.setattr(triton_launch, "_chosen", {})
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     first = Config(True, 8, 2)
     assert fastest("kind", [first, Config(False, 8, 2)], lambda config: pytest.fail("measured")) is first
-    assert launch_choice._chosen == {}
+    assert triton_launch._chosen == {}

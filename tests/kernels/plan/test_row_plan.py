@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from routesparse.kernels.interface import PlanError, RowPlan, sparse_attention
-from routesparse.kernels.plan.area import allowed_keys
+from routesparse.kernels.plan.row_plan import allowed_keys
 
 # n_q, n_k, block_q, block_k, key_start, window
 SHAPES = [

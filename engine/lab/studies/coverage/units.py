@@ -4,7 +4,7 @@ The truth of a candidate is its mean mass over the whole body (GPU), or over 1,0
 equal strata (CPU). Beside the routing rows the last rows of the query blocks are drawn too, for the control that
 probes aligned rows.
 
-Under the policy "priced" a unit has rungs (``layer_fallback.py``): the router's choice and the next levels of its
+A unit has rungs (``layer_fallback.py``): the router's choice and the next levels of its
 family. Every rung's certificate is recorded beside that rung's truth, and so is every rung of the layer, whose truth is
 the mean over its heads, a dense head counting 1.
 """
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from routesparse.engine.audit.auditor import Audited, Auditor, Executed
+from routesparse.engine.audit.auditor import Auditor, Executed
 from routesparse.engine.audit.candidates import candidate_errors, candidate_masses, draw_body_rows
 from routesparse.engine.audit.rows import audit_units, measure_rows
 from routesparse.engine.calibrate.measure import ERROR_ROWS, prefill
@@ -28,7 +28,6 @@ from routesparse.engine.lab.studies.coverage.plan import Planned
 from routesparse.engine.method.certificate import (
     bernstein_lower_bound,
     betting_lower_bound,
-    error_of_a_test,
     row_lower_bound,
 )
 from routesparse.engine.method.fallback import FALLBACK_KINDS
@@ -36,6 +35,7 @@ from routesparse.engine.method.families import priced_candidate
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.layer_fallback import levels_above, next_levels
 from routesparse.engine.models.load import LoadedModel
+from routesparse.engine.rows import Audited
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.seeds import stable_seed
 
@@ -57,7 +57,6 @@ def measure(
     run = session.trace.record().run
     window = {
         "density": run.density,
-        "gate_threshold": run.gate_threshold,
         "profile": profile.name,
         "dtype": loaded.dtype,
         "revision": loaded.revision,
@@ -90,12 +89,11 @@ class UnitAuditor(Auditor):
             errors = candidate_errors(inputs, decision, some).flatten(0, 1).numpy()
         audits = {a.head: a for a in audit_units(inputs, decision, AUDIT_ROWS, seed, executed=executed)}
         offset = (body % config.block_q).flatten(0, 1).cpu().numpy()
-        ladder = rungs(decision, config) if config.policy == "priced" else None
-        of_layer = {} if ladder is None else layer_claims(decision, ladder, masses.mean(1))
+        ladder = rungs(decision, config)
+        of_layer = layer_claims(decision, ladder, masses.mean(1))
         for unit in range(decision.heads):
             row = describe(decision, unit, masses[unit].mean(0)) | of_layer
-            if ladder is not None:
-                row |= rung_claims(decision, unit, ladder[unit], masses[unit].mean(0), config)
+            row |= rung_claims(decision, unit, ladder[unit], masses[unit].mean(0), config)
             row |= claims(decision, unit, masses[unit], config)
             row["aligned_all"] = _resampled(decision, unit, aligned[unit], config.routing_rows, seed).mean(0)
             if errors is not None:
@@ -103,7 +101,7 @@ class UnitAuditor(Auditor):
             if unit in audits:
                 chosen = int(decision.certified.choice[unit])
                 rows = _resampled(decision, unit, aligned[unit, :, chosen], config.certificate_rows, seed)
-                row["aligned_lower"] = betting_lower_bound(rows, bound_error(config))
+                row["aligned_lower"] = betting_lower_bound(rows, 1.0 - config.confidence)
                 row["omitted_by_offset"] = omitted_by_offset(masses[unit, :, chosen], offset[unit], config)
                 row |= {name: getattr(audits[unit], name) for name in AUDITED}
                 row |= _sampled(inputs, decision, unit, seed)
@@ -147,7 +145,6 @@ def describe(decision: Decision, unit: int, true: np.ndarray) -> dict[str, Any]:
     """Choice and statistics of one unit; true [C]: body mean mass of each candidate."""
     scores, certified = decision.scores, decision.certified
     chosen = int(certified.choice[unit])
-    tests = [t for t in certified.tests if t.unit == unit]
     return {
         "layer": decision.layer,
         "segment": decision.segment.index,
@@ -156,7 +153,6 @@ def describe(decision: Decision, unit: int, true: np.ndarray) -> dict[str, Any]:
         "chosen": chosen,
         "first": int(decision.routed.choice[unit]),
         "dense": len(true) - 1,
-        "gate_threshold": decision.gate_threshold[unit].max(),
         "fallback": FALLBACK_KINDS.index(certified.fallback[unit]),
         "density": scores.density[unit, chosen],
         "disagreement": scores.disagreement[unit, chosen],
@@ -164,8 +160,6 @@ def describe(decision: Decision, unit: int, true: np.ndarray) -> dict[str, Any]:
         "local_band": decision.local_band[unit],
         "agreement": decision.agreement[unit],
         "lower": certified.lower_mass[unit],
-        "test_lower": np.array([t.lower_mass for t in tests]),
-        "test_true": np.array([true[t.candidate] for t in tests]),
         "mass_all": scores.mass[unit],
         "recent_all": scores.recent_mass[unit],
         "kernel_us_all": scores.kernel_us[unit],
@@ -189,14 +183,7 @@ def claims(decision: Decision, unit: int, masses: np.ndarray, config: RouterConf
         return found
     for name, level in (("row_q", config.confidence), ("row_s", config.row_level)):
         found[f"{name}_covered"] = (masses[:, chosen] >= row_lower_bound(rows[:, chosen], level)).mean()
-    return found | {"bernstein": bernstein_lower_bound(rows[:, chosen], bound_error(config))}
-
-
-def bound_error(config: RouterConfig) -> float:
-    """What a single bound may err: 1 - q under the policy "priced" (``certificate.kept_rung``), else a share of it."""
-    if config.policy == "priced":
-        return 1.0 - config.confidence
-    return error_of_a_test(config.confidence, config.max_tests)
+    return found | {"bernstein": bernstein_lower_bound(rows[:, chosen], 1.0 - config.confidence)}
 
 
 def rungs(decision: Decision, config: RouterConfig) -> np.ndarray:
@@ -216,7 +203,7 @@ def rung_claims(
     return {
         "priced": priced_candidate(decision.candidates),
         "ladder": ladder,
-        "rung_lower": lower_bound(rows, bound_error(config)) if len(sparse) else np.empty(0),
+        "rung_lower": lower_bound(rows, 1.0 - config.confidence) if len(sparse) else np.empty(0),
         "rung_true": true[sparse],
     }
 

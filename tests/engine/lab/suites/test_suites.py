@@ -10,8 +10,7 @@ from routesparse.engine.errors import InputError
 from routesparse.engine.lab.generators import infinitebench
 from routesparse.engine.lab.suites import ruler, stress
 from routesparse.engine.lab.suites.registry import SUITES, find
-from routesparse.engine.lab.suites.source import Source
-from routesparse.engine.lab.suites.suite import Request
+from routesparse.engine.lab.suites.source import Request, Source
 
 LENGTH = 12_000  # bytes: the tokenizer of these tests has one token a byte
 SHARED = Path(__file__).resolve().parents[5] / "shared" / "data"
