@@ -9,7 +9,7 @@ import torch
 from routesparse.engine.calibration import tuned
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError, ConfigError, UnsupportedModelError
-from routesparse.engine.lab.harness.lm_eval_routed import RoutedModel, calibrated
+from routesparse.engine.lab.harness.lm_eval_routed import RoutedModel
 from routesparse.engine.models.load import load_model
 
 # A high price without dense last rows: answers differ from dense ones by more than rounding.
@@ -104,19 +104,14 @@ def test_a_window_is_scored_by_the_routed_prefill_itself(loaded, context):
 
 def test_a_calibration_s_name_may_be_a_tuned_price_as_for_analyze(loaded):
     known = tuned.load("prose-kl")
-    config, deltas, price = calibrated(RouterConfig(), "prose-kl", None)
-    assert (config.price, deltas, price) == (known.price, None, known)
-    assert calibrated(CONFIG, "prose", None)[1].name == "prose" and calibrated(CONFIG, None, None) == (
-        CONFIG,
-        None,
-        None,
-    )
+    about = RoutedModel(loaded.model, RouterConfig(), calibration="prose-kl").about()
+    assert (about["calibration"], about["config"]["price"]) == ("prose-kl", known.price)
+    assert RoutedModel(loaded.model, RouterConfig(), calibration="prose").about()["calibration"] == "prose"
     with pytest.raises(CalibrationError, match="contradicts 'prose-kl'"):
-        calibrated(RouterConfig(), "prose-kl", known.price + 1)
-    assert RoutedModel(loaded.model, config, tuned_price=price).about()["calibration"] == "prose-kl"
+        RoutedModel(loaded.model, RouterConfig(price=known.price + 1), calibration="prose-kl")
     other = dataclasses.replace(known, model_revision="other")
     with pytest.raises(CalibrationError, match="was tuned for model"):
-        RoutedModel(loaded.model, config, tuned_price=other)
+        RoutedModel(loaded.model, RouterConfig(), calibration=other)
 
 
 def test_below_break_even_the_model_is_dense_and_it_is_said_once(loaded, context, capsys):
