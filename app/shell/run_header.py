@@ -90,7 +90,7 @@ def header(store: OwnerView, run: RunRow, title: str, head: tuple[int, int] | No
         again = {**new_run_address.of_run(run), "from": queries.short_id(store, run.run_id), "dense": "true"}
         navigate.link("Run it again with dense beside it", "new", **again)
     if run.sweep is not None:
-        navigate.link("One setting of a sweep: see the others", "sweep", sweep=run.sweep)
+        navigate.link("One setting of a sweep: see the others", "compare", sweep=run.sweep)
     tour.strip(queries.short_id(store, run.run_id))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -20,56 +20,32 @@ from routesparse.engine.rows import RunRow
 from routesparse.engine.stats.coverage import clustered_interval, difference_interval
 
 UNIT = ["batch_index", "layer", "head", "segment"]
-# column of a choice -> whether more of it is better (None: neither)
-METRICS: dict[str, bool | None] = {
-    "density": None,
-    "gate_statistic": True,
-    "lower_mass": True,
-    "conformal_lower_mass": True,
-    "audited_mass": True,
-    "audited_error": False,
-    "kernel_us": False,
-}
+ALIKE = 0.005  # a smaller relative difference of what is read is called none
+METRICS = (  # columns of a choice
+    "density",
+    "gate_statistic",
+    "lower_mass",
+    "conformal_lower_mass",
+    "audited_mass",
+    "audited_error",
+    "kernel_us",
+)
 _RUN_FIELDS = (
-    "model",
-    "model_revision",
-    "tokenizer_hash",
-    "calibration",
-    "calibration_mismatch",
-    "profile",
-    "gate_threshold",
-    "audit_depth",
-    "device",
-    "dtype",
-    "git_commit",
-    "prompt_name",
-    "prompt_sha256",
-    "domain",
-    "tokens",
-    "batch",
+    "model model_revision tokenizer_hash calibration calibration_mismatch profile gate_threshold "
+    "audit_depth device dtype git_commit prompt_name prompt_sha256 domain tokens batch"
 )
 
 
-@dataclass(frozen=True)
-class Difference:
-    """other - baseline of one metric: means over units, their difference, and its 95 % interval over layers."""
-
-    metric: str
-    baseline: float | None
-    other: float | None
-    difference: float | None
-    low: float | None
-    high: float | None
-    units: int  # pairs, or the smaller side where unpaired
-    paired: bool
-
-
 def pair(baseline: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    """The units that both sides routed, columns with the suffixes ``_a`` (baseline) and ``_b``; ``changed``: another
-    candidate."""
+    """The units that both sides routed, columns with the suffixes ``_a`` (baseline) and ``_b``.
+
+    ``changed``: read by another family, or by more than ALIKE more or less. A budget's name may differ where nothing
+    else does, as between versions, so it is not looked at.
+    """
     both = baseline.merge(other, on=UNIT, suffixes=("_a", "_b"))
-    different = (both["pattern_a"] != both["pattern_b"]) | (both["budget_a"] != both["budget_b"])
-    return both.assign(changed=different)
+    before, after = both["density_a"].astype(float), both["density_b"].astype(float)
+    amount = (after - before).abs() > ALIKE * np.maximum(before, after)
+    return both.assign(changed=(both["pattern_a"] != both["pattern_b"]) | amount)
 
 
 def transitions(pairs: pd.DataFrame, patterns: Sequence[str]) -> pd.DataFrame:
@@ -86,18 +62,33 @@ def transitions(pairs: pd.DataFrame, patterns: Sequence[str]) -> pd.DataFrame:
     return table.reindex(index=list(patterns), columns=list(patterns), fill_value=0)
 
 
-def differences(baseline: pd.DataFrame, other: pd.DataFrame, paired: bool) -> list[Difference]:
-    """One Difference per metric that both sides have measured somewhere."""
-    found = []
+def differences(baseline: pd.DataFrame, other: pd.DataFrame, paired: bool) -> pd.DataFrame:
+    """other - baseline of every metric that both sides have measured somewhere, a row each: ``metric``, the means
+    ``baseline`` and ``other`` over units, their ``difference``, its 95 % interval over layers ``low`` and ``high`` (NaN
+    of one layer), ``units`` (pairs, or the smaller side where unpaired) and ``paired``."""
     both = pair(baseline, other) if paired else None
+    rows = []
     for metric in METRICS:
-        if both is not None:
-            known = both[["layer", f"{metric}_a", f"{metric}_b"]].astype(float).dropna()
-            found.append(_paired(metric, known))
-        else:
+        if both is None:
             sides = [side[["layer", metric]].astype(float).dropna() for side in (baseline, other)]
-            found.append(_unpaired(metric, *sides))
-    return [difference for difference in found if difference.units]
+            one, two = (side[metric] for side in sides)
+            layers = [side["layer"].to_numpy() for side in sides]
+        else:
+            known = both[["layer", f"{metric}_a", f"{metric}_b"]].astype(float).dropna()
+            one, two = known[f"{metric}_a"], known[f"{metric}_b"]
+            layers = [known["layer"].to_numpy()]
+        if one.empty or two.empty:
+            continue
+        low = high = np.nan
+        if min(len(set(found)) for found in layers) > 1:
+            if both is None:
+                low, high = difference_interval(one.to_numpy(), layers[0], two.to_numpy(), layers[1])
+            else:
+                low, high = clustered_interval((two - one).to_numpy(), layers[0])
+        means = float(one.mean()), float(two.mean())
+        rows.append((metric, *means, means[1] - means[0], low, high, min(len(one), len(two)), paired))
+    columns = ["metric", "baseline", "other", "difference", "low", "high", "units", "paired"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def choice_entropy(counts: pd.DataFrame) -> pd.DataFrame:
@@ -137,56 +128,14 @@ def settings(run: RunRow) -> dict[str, Any]:
     used: dict[str, Any] = {"price": run.price, "tau_layer": run.tau_layer}
     used["tau_head" if run.tau_layer is None else "tau"] = None
     config.update({name: value for name, value in used.items() if name in config})
-    named = {("lambda" if name == "gate_threshold" else name): row[name] for name in _RUN_FIELDS}
+    named = {("lambda" if name == "gate_threshold" else name): row[name] for name in _RUN_FIELDS.split()}
     return {**named, "quality target": run.tuned_price, **config, **versions}
 
 
 def settings_table(sides: dict[str, dict[str, Any]]) -> pd.DataFrame:
     """One row per setting, a column per side, and ``equal``; a setting that a side does not know is None."""
     names = list(dict.fromkeys(name for values in sides.values() for name in values))
-    rows = []
-    for name in names:
-        values = [values.get(name) for values in sides.values()]
-        rows.append(
-            {
-                "setting": name,
-                **dict(zip(sides, values, strict=True)),
-                "equal": len(set(map(str, values))) == 1,
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def _paired(metric: str, known: pd.DataFrame) -> Difference:
-    before, after = known[f"{metric}_a"], known[f"{metric}_b"]
-    low, high = None, None
-    if known["layer"].nunique() > 1:
-        low, high = clustered_interval((after - before).to_numpy(), known["layer"].to_numpy())
-    return _difference(metric, before, after, low, high, len(known), True)
-
-
-def _unpaired(metric: str, before: pd.DataFrame, after: pd.DataFrame) -> Difference:
-    low, high = None, None
-    if min(before["layer"].nunique(), after["layer"].nunique()) > 1:
-        low, high = difference_interval(
-            before[metric].to_numpy(),
-            before["layer"].to_numpy(),
-            after[metric].to_numpy(),
-            after["layer"].to_numpy(),
-        )
-    return _difference(metric, before[metric], after[metric], low, high, min(len(before), len(after)), False)
-
-
-def _difference(
-    metric: str,
-    before: pd.Series,
-    after: pd.Series,
-    low: float | None,
-    high: float | None,
-    units: int,
-    paired: bool,
-) -> Difference:
-    if not units:
-        return Difference(metric, None, None, None, None, None, 0, paired)
-    a, b = float(before.mean()), float(after.mean())
-    return Difference(metric, a, b, b - a, low, high, units, paired)
+    rows = [{"setting": name, **{side: values.get(name) for side, values in sides.items()}} for name in names]
+    return pd.DataFrame(
+        [{**row, "equal": len({str(row[side]) for side in sides}) == 1} for row in rows],
+    )

@@ -24,16 +24,14 @@ KEPT = {"run_id", "owner", "model_revision", "confidence", "config_json", "versi
 LOST = ("layer_run", "head_choice", "candidate_score", "audit", "probe", "worst_row", "block_reads")
 PAGES = [
     ("runs", {}),
-    ("audit", {"run": GOOD, "scope": "all"}),
-    ("audit", {"run": GOOD}),
-    ("fallbacks", {"run": GOOD, "scope": "all"}),
+    ("trust", {"run": GOOD, "scope": "all", "details": "true"}),
+    ("trust", {"run": GOOD, "details": "true"}),
     ("compare", {"runs": GOOD}),
     ("calibration", {}),
     ("new_run", {}),
     ("compare", {"sweep": ""}),
     ("fleet", {}),
     ("routing_map", {"run": GOOD}),
-    ("head", {"run": GOOD, "layer": "0", "head": "0"}),
 ]
 
 
@@ -96,7 +94,7 @@ def broken_values(table):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_pages_of_a_run_with_nonsense_in_its_rows_are_drawn(damaged, open_page):
     damaged("bad0bad0", broken_values)
-    for name in ("routing_map", "head", "text", "audit", "fallbacks", "compare"):
+    for name in ("routing_map", "text", "trust", "compare"):
         query = {"runs": f"bad0bad0,{GOOD}"} if name == "compare" else {"run": "bad0bad0"}
         page = open_page(name, **query)
         assert not page.exception, (name, page.exception[0].stack_trace)
@@ -109,7 +107,7 @@ def test_pages_of_a_run_with_nonsense_in_its_rows_are_drawn(damaged, open_page):
 
 def test_a_run_that_lost_rows_says_so_on_its_pages(damaged, open_page):
     damaged("bad2bad2", lambda table: table.filter(pa.array([i % 3 > 0 for i in range(len(table))])), LOST)
-    for name in ("routing_map", "head", "text", "audit", "fallbacks"):
+    for name in ("routing_map", "text", "trust"):
         page = open_page(name, run="bad2bad2")
         html = " ".join(str(part.proto.body) for part in page.get("html"))
         told = re.search(r'rs-verdict red" role="status">.*?Rows of this run were lost: (.*?)\.', html)
@@ -122,7 +120,7 @@ def test_a_run_that_lost_rows_says_so_on_its_pages(damaged, open_page):
 
 def test_a_run_that_lost_all_its_decisions_does_not_look_like_one_that_was_not_routed(damaged, open_page):
     damaged("bad4bad4", lambda table: table.slice(len(table)), ["head_choice"])
-    for name in ("routing_map", "head", "text", "fallbacks"):
+    for name in ("routing_map", "text", "trust"):
         page = open_page(name, run="bad4bad4")
         html = " ".join(str(part.proto.body) for part in page.get("html"))
         assert "0 of its 32 decisions are stored" in html and "can't be drawn" not in html, name
@@ -155,7 +153,6 @@ def test_a_file_that_a_disk_damaged_costs_a_page_one_card(filled, open_page, fil
     damaged.write_bytes(damaged.read_bytes()[:1000])
     for name, card in (
         ("routing_map", "Candidates of layer"),
-        ("head", "Candidates of layer"),
         ("text", "Text"),
     ):
         page = open_page(name, run=GOOD, layer="1", head="1")

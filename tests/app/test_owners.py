@@ -20,8 +20,8 @@ ANNS, BOBS, THIRD = "3f9a1c20d4e5b678", "c0de17aa90e1f003", "7777777790e1f007"
 SWEEP = "5eeb5eeb5eeb5eeb"  # of both: a link to it leads each to their own
 # What is Ann's alone; none of it may reach Bob's browser.
 MARKS = ("anns-ledger", "anns-domain", "anns-profile", "anns-device", "d4e5b678", "tonnage", "anns-job")
-OF_A_RUN = ("routing_map", "head", "text", "audit", "fallbacks")
-PAGES = ("runs", "new_run", "sweep", *OF_A_RUN, "compare", "calibration", "terms")
+OF_A_RUN = ("routing_map", "text", "trust")
+PAGES = ("runs", "new_run", *OF_A_RUN, "compare", "calibration", "terms")
 
 
 def digest(claims):
@@ -64,7 +64,7 @@ def shared(home, record, factory, login):
 
 @pytest.mark.parametrize("name", PAGES)
 def test_page_of_bob_s_holds_nothing_of_ann_s(shared, open_page, name):
-    query = {} if name != "compare" else {"runs": f"{BOBS},{ANNS}"}
+    query = {"compare": {"runs": f"{BOBS},{ANNS}"}, "trust": {"details": "true"}}.get(name, {})
     page = open_page(name, BOB, **query)
     assert not page.exception
     shown = everything(page).replace(ANNS, "")  # in full only where Bob's own link named it
@@ -72,7 +72,7 @@ def test_page_of_bob_s_holds_nothing_of_ann_s(shared, open_page, name):
     assert [mark for mark in MARKS if mark in shown] == []
 
 
-@pytest.mark.parametrize("name", [*OF_A_RUN, "runs", "sweep"])
+@pytest.mark.parametrize("name", [*OF_A_RUN, "runs"])
 def test_the_same_page_shows_ann_hers(shared, open_page, name):
     """So that the test above can't pass because marks are never shown."""
     page = open_page(name, ANN)

@@ -1,4 +1,4 @@
-"""What a comparison comes to, in a sentence for each side: routing, what is read, the next token, verdict and time.
+"""What a comparison comes to, in a sentence for each side: what is read, what is lost, its shape, verdict and time.
 
 Ratios stand only between runs of one prompt. A time differs from run to run: its ratio needs repeats of both sides
 (stored runs of the same prompt with the same settings on the same device) and a difference beyond their spread.
@@ -17,20 +17,9 @@ from routesparse.engine.rows import RunRow
 from routesparse.engine.stats import comparison
 from routesparse.engine.verdict import LEVELS, Verdict
 
-ALIKE = 0.005  # a smaller relative difference of what is read is called none
 _SAME = (
-    *(
-        "prompt_sha256",
-        "model_revision",
-        "device",
-        "dtype",
-        "git_commit",
-        "policy",
-        "price",
-        "tau",
-        "tau_layer",
-    ),
-    *("gate_threshold", "budget", "calibration", "probe_mode", "segments", "routed"),
+    "prompt_sha256 model_revision device dtype git_commit policy price tau tau_layer gate_threshold "
+    "budget calibration probe_mode segments routed"
 )
 
 
@@ -42,37 +31,33 @@ def sentence(sides: Sides, other: Side, verdicts: Mapping[str, Verdict]) -> str:
     base = sides.baseline
     if not sides.same_prompt(other):
         return (
-            f"its prompt is not the baseline’s. It keeps {_kept_words(other)}, the baseline {_kept_words(base)}; the "
-            "prompt may be the reason as much as a setting, so no ratio is given."
+            f"its prompt is not the baseline’s. It keeps {_kept(other)} of the causal area, the baseline {_kept(base)}"
+            "; the prompt may be the reason as much as a setting, so no ratio is given."
         )
     pairs = comparison.pair(base.choices, other.choices)
     if pairs.empty:
         return "it and the baseline have no unit that was routed in both."
+    read = f"it {_reads(base, other)}"
     if not sides.same_segments(other):
-        told = f"it {_reads(base, other)}; the segments differ, so units can’t be paired"
-        return f"{told}. {_answer(base, other)}.{_verdict(base, other, verdicts)}"
-    changed = int(pairs["changed"].sum())
-    units = numbers.several(len(pairs), "unit")
-    if changed == 0:
-        told = f"same routing, all {units} choose the same candidate as in the baseline{_only(base, other)}"
+        shape = "Its segments differ, so units can’t be paired."
+    elif pairs["changed"].any():
+        shape = _shape(pairs)
     else:
-        told = f"it {_reads(base, other)}; {changed:,} of {units} choose another candidate"
+        units = numbers.several(len(pairs), "unit")
+        read = f"same routing, all {units} read as in the baseline{_only(base, other)}"
+        shape = ""
     if sides.replayed:
-        return f"{told}. Nothing was run, so what this does to the answer is not known."
-    return f"{told}. {_answer(base, other)}.{_verdict(base, other, verdicts)}"
-
-
-def kept(side: Side) -> float | None:
-    """The kept share of a run as every page means it; of a replay, which has no tail, the mean over unit bodies."""
-    if side.calibration is None:
-        return side.run.density
-    return float(side.choices["density"].mean()) if len(side.choices) else None
+        return f"{read}. {shape} Nothing was run, so what this does to the answer is not known.".replace(
+            "  ", " "
+        )
+    told = f"{read}. {_lost(base.run, other.run)}. {shape}".rstrip()
+    return told + _verdict(verdicts.get(base.run.run_id), verdicts.get(other.run.run_id))
 
 
 def repeats(stored: pd.DataFrame, run: RunRow) -> np.ndarray:
     """Prefill milliseconds of all stored runs like this one, itself included. stored: rows of queries.runs."""
     same = pd.Series(True, stored.index)
-    for name in _SAME:
+    for name in _SAME.split():
         value = getattr(run, name)
         same &= stored[name].isna() if numbers.is_missing(value) else stored[name] == value
     return stored.loc[same, "total_ms"].to_numpy(float)
@@ -83,7 +68,7 @@ def time_against(stored: pd.DataFrame, base: RunRow, other: RunRow) -> str:
 
     Two runs with the same settings would share their repeats: what lies between them is the noise itself.
     """
-    if all(_same(getattr(base, name), getattr(other, name)) for name in _SAME):
+    if all(_same(getattr(base, name), getattr(other, name)) for name in _SAME.split()):
         times = repeats(stored, base)
         told = _signed(other.total_ms - base.total_ms)
         return f"{told}; same settings: this is noise, {numbers.millis(np.ptp(times))} over {len(times)} runs"
@@ -94,21 +79,17 @@ def time_words(base: np.ndarray, other: np.ndarray) -> str:
     """Prefill against the baseline's, with what is known of the noise. base, other: milliseconds of repeats."""
     difference = float(np.median(other) - np.median(base))
     told = _signed(difference)
-    if max(len(base), len(other)) < 2:
+    if len(base) < 2 and len(other) < 2:
         return f"{told}; one run, noise not measured"
-    if len(other) < 2:
-        several = f"the median of {len(base)} runs with the baseline’s settings"
-        return f"{told} against {several}; this side ran once, noise not measured"
-    if len(base) < 2:
-        several = f"median of {len(other)} runs with these settings"
-        return f"{several}: {told}; the baseline ran once, noise not measured"
+    if min(len(base), len(other)) < 2:
+        once = "this side" if len(other) < 2 else "the baseline"
+        return f"{told}, medians of {len(other)} and {len(base)} runs; {once} ran once, noise not measured"
     noise = float(max(np.ptp(base), np.ptp(other)))
     told = f"medians of {len(other)} and {len(base)} runs: {told}"
-    noise_words = f"the noise of {numbers.millis(noise)}"
     if abs(difference) <= noise:
-        return f"{told}, within {noise_words}"
+        return f"{told}, within the noise of {numbers.millis(noise)}"
     faster = numbers.times(float(np.median(base) / np.median(other)))
-    return f"{told}, {faster} as fast; beyond {noise_words}"
+    return f"{told}, {faster} as fast; beyond the noise of {numbers.millis(noise)}"
 
 
 def _same(one: object, other: object) -> bool:
@@ -119,19 +100,30 @@ def _signed(difference_ms: float) -> str:
     return f"{'+' if difference_ms >= 0 else '−'}{numbers.millis(abs(difference_ms))}"
 
 
-def _kept_words(side: Side) -> str:
-    return f"{numbers.share(kept(side))} of the causal area"
+def _kept(side: Side) -> str:
+    return numbers.share(side.kept)
 
 
 def _reads(base: Side, other: Side) -> str:
-    before, after = kept(base), kept(other)
+    before, after = base.kept, other.kept
     would = "would read" if other.calibration is not None else "reads"
-    if before is None or after is None or not before:
-        return f"{would} another part than the baseline"
+    if not before or after is None:
+        return f"{would} {_kept(other)} of the causal area, the baseline {_kept(base)}"
     relative = after / before - 1
-    if abs(relative) < ALIKE:
-        return f"{would} as much as the baseline"
-    return f"{would} {100 * abs(relative):.0f} % {'less' if relative < 0 else 'more'} than the baseline"
+    if abs(relative) < comparison.ALIKE:
+        return f"{would} as much as the baseline, {_kept(other)} of the causal area"
+    more = f"{100 * abs(relative):.0f} % {'less' if relative < 0 else 'more'}"
+    return f"{would} {more} than the baseline, {_kept(other)} of the causal area and not {_kept(base)}"
+
+
+def _shape(pairs: pd.DataFrame) -> str:
+    """How units read otherwise. A budget's name says nothing: it may be longer in another version."""
+    family = int((pairs["pattern_a"] != pairs["pattern_b"]).sum())
+    amount = int(pairs["changed"].sum()) - family
+    of = numbers.several(len(pairs), "unit")
+    parts = [f"{family:,} read by another family"] if family else []
+    parts += [f"{amount:,} more or less by the same one"] if amount else []
+    return f"Of {of} {' and '.join(parts)}."
 
 
 def _only(base: Side, other: Side) -> str:
@@ -152,32 +144,31 @@ def _only(base: Side, other: Side) -> str:
     return f"; what differs: {', '.join(names[:3])}{more}"
 
 
-def _answer(base: Side, other: Side) -> str:
-    """The next token against dense's, and how far the odds moved."""
-    agreed = [("the baseline", base.run.top1_agreement), ("this run", other.run.top1_agreement)]
-    known = [(name, found) for name, found in agreed if found is not None]
+def _lost(base: RunRow, other: RunRow) -> str:
+    """The next token against dense's, how far the odds moved, and the error of what was audited."""
+    names = {"the baseline": base.top1_agreement, "this run": other.top1_agreement}
+    known = {name: found == 1 for name, found in names.items() if found is not None}
+    right = [name for name, agreed in known.items() if agreed]
     if not known:
-        return "The next token was not compared with dense’s"
-    right = [name for name, found in known if found == 1]
-    if len(known) < 2:
-        found = "dense’s" if right else "another one"
-        told = f"The next token was compared with dense’s in {known[0][0]} alone, where it is {found}"
-    elif len(right) == 2:
-        told = "The next token is dense’s in both"
-    elif right:
-        told = f"The next token is dense’s in {right[0]} alone"
+        told = "The next token was not compared with dense’s"
+    elif len(known) == 1:
+        (name,) = known
+        found = "dense’s" if right else "another"
+        told = f"The next token was compared with dense’s in {name} alone, where it is {found}"
     else:
-        told = "The next token is dense’s in neither"
-    before, after = base.run.kl_nats, other.run.kl_nats
-    if before is None or after is None:
-        return told
-    shown = f"{numbers.small(before)} nats in the baseline and {numbers.small(after)} in this run"
-    return f"{told}, at a KL of {shown}"
+        told = f"The next token is dense’s in {('neither', f'{right[0]} alone' if right else '', 'both')[len(right)]}"
+    for what, one, two in (
+        ("a KL", base.kl_nats, other.kl_nats),
+        ("a mean output error", base.mean_error, other.mean_error),
+    ):
+        if one is not None and two is not None:
+            unit = " nats" if what == "a KL" else ""
+            told += f", at {what} of {numbers.small(two)}{unit} (baseline {numbers.small(one)})"
+    return told
 
 
-def _verdict(base: Side, other: Side, verdicts: Mapping[str, Verdict]) -> str:
-    """Where a verdict is worse, or both are red: a run that is bad never looks fine."""
-    one, two = verdicts.get(base.run.run_id), verdicts.get(other.run.run_id)
+def _verdict(one: Verdict | None, two: Verdict | None) -> str:
+    """Where a verdict is worse, or both are red: a run that is bad never looks fine. one: of the baseline."""
     if one is None or two is None:
         return ""
     if one.level == two.level:

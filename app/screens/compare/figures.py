@@ -1,4 +1,4 @@
-"""The pictures of a comparison: what changed per head, which pattern became which, and where domains disagree."""
+"""The grids of a comparison: what changed per head, which pattern became which, and where domains disagree."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from routesparse.app.ui import design, grid, numbers
 MOST_HEADS_WITH_TEXT = 16  # a wider map has room for a letter only
 # metric of the difference map -> (name, unit of the difference, how a value is printed)
 MAPS: dict[str, tuple[str, str, Callable[[float], str]]] = {
-    "choice": ("Choice", "changed candidate", str),
     "density": ("Kept", "points of the body’s causal area kept", lambda v: f"{100 * v:+.1f}"),
+    "choice": ("Family", "another family, or more or less of the same", str),
     "gate_statistic": ("Gate statistic", "gate statistic g", lambda v: f"{v:+.3f}"),
     "lower_mass": ("Certified", "certified retained mass (in-prompt)", lambda v: f"{v:+.3f}"),
     "conformal_lower_mass": ("Conformal", "conformal lower bound", lambda v: f"{v:+.3f}"),
@@ -27,15 +27,11 @@ def difference_map(
     pairs: pd.DataFrame, metric: str, shape: tuple[int, int], theme: design.Theme
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """One segment's pairs on the layer x head grid; also the rows drawn, with ``difference`` (other - baseline)."""
-    layers, heads = shape
-    height = grid.row_height(layers)
-    wide = heads <= MOST_HEADS_WITH_TEXT
+    wide = shape[1] <= MOST_HEADS_WITH_TEXT
     if metric == "choice":
         rows = pairs.assign(difference=np.nan)
         color = [
-            design.pattern_color(theme, row.pattern_b, row.density_b)
-            if row.changed
-            else design.blend(theme.panel, theme.line, 0.6)
+            design.pattern_color(theme, row.pattern_b, row.density_b) if row.changed else _same_color(theme)
             for row in rows.itertuples()
         ]
         text = [_change(row.pattern_a, row.pattern_b, row.changed, wide) for row in rows.itertuples()]
@@ -43,87 +39,89 @@ def difference_map(
         rows = pairs.assign(
             difference=pairs[f"{metric}_b"].astype(float) - pairs[f"{metric}_a"].astype(float)
         )
-        known = rows["difference"].dropna().abs()
-        largest = float(known.max()) if len(known) else 0.0
+        largest = float(rows["difference"].abs().fillna(0.0).max())
         show = MAPS[metric][2]
         color = [theme.null if np.isnan(d) else grid.diverging(d, largest, theme) for d in rows["difference"]]
         text = ["–" if np.isnan(d) else show(d) if wide else "" for d in rows["difference"]]
-    cells = pd.DataFrame(
-        {
-            "row": rows["layer"],
-            "column": rows["head"],
-            "color": color,
-            "text": text,
-            "strong": rows["changed"] if metric == "choice" else False,
-            "hover": [_hover(row, metric) for row in rows.itertuples()],
-        }
-    )
-    axes = (
-        grid.Axis("layer", [str(i) for i in range(layers)]),
-        grid.Axis("head", [str(i) for i in range(heads)]),
-    )
-    return grid.drawing(cells, *axes, theme, height), rows
+    strong = rows["changed"] if metric == "choice" else False
+    hover = [_hover(row, metric) for row in rows.to_dict("records")]
+    return _by_head(rows, shape, theme, color=color, text=text, strong=strong, hover=hover), rows
+
+
+def legend(metric: str, rows: pd.DataFrame, heads: int, theme: design.Theme) -> str:
+    """HTML: what the colours of the difference map mean. rows: those drawn."""
+    if metric == "choice":
+        arrows = heads <= MOST_HEADS_WITH_TEXT
+        other = (
+            "<b>V→B</b>&nbsp;another family" if arrows else "coloured: read otherwise, letter of its family"
+        )
+        same = _same_color(theme)
+        return (
+            f'<div class="rs-legend"><span><i style="background:{same};color:{design.text_on(same)}">V</i>alike'
+            f"</span><span>{other}</span><span><b>V′</b>&nbsp;more or less of the same</span></div>"
+        )
+    grey = f'<span><i style="background:{theme.null}"></i>not measured on both sides</span>'
+    known = rows["difference"].dropna().abs()
+    if known.empty:
+        return f'<div class="rs-legend">{grey}</div>'
+    show, largest = MAPS[metric][2], float(known.max())
+    colors = [grid.diverging(v * largest, largest, theme) for v in (-1, -0.5, 0, 0.5, 1)]
+    return _scale(show(-largest), show(largest), colors, grey)
 
 
 def transition_matrix(counts: pd.DataFrame, theme: design.Theme) -> dict[str, Any]:
     """Units by baseline's pattern (rows) and the other's (columns); the diagonal kept its family."""
-    names = [f"{design.letter(p)} · {design.name(p)}" for p in counts.index]
+    patterns = list(counts.index)
+    names = [f"{design.letter(p)} · {design.name(p)}" for p in patterns]
     most = int(counts.to_numpy().max()) or 1
     rows = []
-    for i, before in enumerate(counts.index):
-        for j, after in enumerate(counts.index):
-            count = int(counts.loc[before, after])
-            base = theme.mute if i == j else theme.accent
-            rows.append(
-                {
-                    "row": i,
-                    "column": j,
-                    "color": design.blend(
-                        theme.panel, base, 0.05 + (0.45 if i == j else 0.75) * count / most
-                    ),
-                    "text": f"{count:,}" if count else "·",
-                    "strong": False,
-                    "hover": f"{design.name(before)} → {design.name(after)}\n{numbers.several(count, 'unit')}",
-                }
-            )
-    axes = (grid.Axis("", names), grid.Axis("", [design.letter(p) for p in counts.index]))
+    for (i, j), count in np.ndenumerate(counts.to_numpy()):
+        base, weight = (theme.mute, 0.45) if i == j else (theme.accent, 0.75)
+        rows.append(
+            {
+                "row": i,
+                "column": j,
+                "color": design.blend(theme.panel, base, 0.05 + weight * count / most),
+                "text": f"{count:,}" if count else "·",
+                "strong": False,
+                "hover": f"{names[i]} → {names[j]}\n{numbers.several(int(count), 'unit')}",
+            }
+        )
+    axes = (grid.Axis("", names), grid.Axis("", [design.letter(p) for p in patterns]))
     return grid.drawing(pd.DataFrame(rows), *axes, theme, 40)
 
 
-def most_bits(rows: pd.DataFrame) -> float:
-    """What the strongest shade of ``entropy_map`` stands for: the largest value, at least one bit."""
-    return max(1.0, float(rows["bits"].max()))
+def entropy_map(rows: pd.DataFrame, theme: design.Theme) -> tuple[dict[str, Any], str]:
+    """Bits of each head's choice over domains, pale heads choose alike everywhere; and its legend."""
+    shape = (int(rows["layer"].max()) + 1, int(rows["head"].max()) + 1)
+    top = max(1.0, float(rows["bits"].max()))
+    wide = shape[1] <= MOST_HEADS_WITH_TEXT
+    text = [design.letter(row.usual) + (f" {row.bits:.1f}" if wide else "") for row in rows.itertuples()]
+    hover = [
+        f"layer {row.layer}, head {row.head}\n{row.bits:.2f} bits over {row.domains} domains"
+        f"\nmostly {design.name(row.usual)}: {numbers.share(row.usual_share, 0)}"
+        for row in rows.itertuples()
+    ]
+    color = [design.scale_color(theme, bits / top) for bits in rows["bits"]]
+    colors = [design.scale_color(theme, share) for share in (0.0, 0.5, 1.0)]
+    told = _scale("0 bits: the same in every domain", f"{top:.2g} bits", colors)
+    return _by_head(rows, shape, theme, color=color, text=text, strong=False, hover=hover), told
 
 
-def entropy_map(rows: pd.DataFrame, theme: design.Theme) -> dict[str, Any]:
-    """Bits of each head's choice over domains: pale heads choose alike everywhere."""
-    layers, heads = int(rows["layer"].max()) + 1, int(rows["head"].max()) + 1
-    top = most_bits(rows)
-    height = grid.row_height(layers)
-    cells = pd.DataFrame(
-        {
-            "row": rows["layer"],
-            "column": rows["head"],
-            "color": [design.scale_color(theme, bits / top) for bits in rows["bits"]],
-            "text": [
-                f"{design.letter(row.usual)} {row.bits:.1f}"
-                if heads <= MOST_HEADS_WITH_TEXT
-                else design.letter(row.usual)
-                for row in rows.itertuples()
-            ],
-            "strong": False,
-            "hover": [
-                f"layer {row.layer}, head {row.head}\n{row.bits:.2f} bits over {row.domains} domains"
-                f"\nmostly {design.name(row.usual)}: {numbers.share(row.usual_share, 0)}"
-                for row in rows.itertuples()
-            ],
-        }
-    )
-    axes = (
-        grid.Axis("layer", [str(i) for i in range(layers)]),
-        grid.Axis("head", [str(i) for i in range(heads)]),
-    )
-    return grid.drawing(cells, *axes, theme, height)
+def _by_head(rows: pd.DataFrame, shape: tuple[int, int], theme: design.Theme, **look: Any) -> dict[str, Any]:
+    cells = pd.DataFrame({"row": rows["layer"], "column": rows["head"], **look})
+    layers, heads = (list(map(str, range(size))) for size in shape)
+    height = grid.row_height(shape[0])
+    return grid.drawing(cells, grid.Axis("layer", layers), grid.Axis("head", heads), theme, height)
+
+
+def _scale(low: str, high: str, colors: list[str], more: str = "") -> str:
+    bar = f'<i style="width:130px;margin:0;background:linear-gradient(90deg,{", ".join(colors)})"></i>'
+    return f'<div class="rs-legend"><span>{low}</span><span>{bar}</span><span>{high}</span>{more}</div>'
+
+
+def _same_color(theme: design.Theme) -> str:
+    return design.blend(theme.panel, theme.line, 0.6)
 
 
 def _change(before: str, after: str, changed: bool, wide: bool) -> str:
@@ -135,10 +133,9 @@ def _change(before: str, after: str, changed: bool, wide: bool) -> str:
     return f"{one}→{other}" if wide else other
 
 
-def _hover(row: object, metric: str) -> str:
-    values = row._asdict()  # type: ignore[attr-defined]
-    lines = [f"layer {values['layer']}, head {values['head']}"]
+def _hover(row: dict[Any, Any], metric: str) -> str:
+    lines = [f"layer {row['layer']}, head {row['head']}"]
     for name, side in (("baseline", "a"), ("other", "b")):
-        value = "" if metric == "choice" else f", {numbers.mass(values[f'{metric}_{side}'], 4)}"
-        lines.append(f"{name}: {design.name(values[f'pattern_{side}'])} ({values[f'budget_{side}']}){value}")
+        value = "" if metric == "choice" else f", {numbers.mass(row[f'{metric}_{side}'], 4)}"
+        lines.append(f"{name}: {design.name(row[f'pattern_{side}'])} ({row[f'budget_{side}']}){value}")
     return "\n".join(lines)

@@ -1,4 +1,7 @@
-"""Compare: runs, or two calibrations on one run, against a pinned baseline: what changed, by how much, how surely."""
+"""Compare: runs, the settings of a sweep, or calibrations on one run, against a pinned baseline.
+
+First what can be compared: what is read, what is lost, the shape; then the price of it, and head by head.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from html import escape
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.screens.compare import cards, conclusion, figures, selection, tables
+from routesparse.app.screens.compare import conclusion, curve, figures, selection, sweep, tables
 from routesparse.app.screens.compare.selection import Sides
 from routesparse.app.shell import (
     certificate_link,
@@ -22,17 +25,17 @@ from routesparse.app.shell import (
     way_back,
 )
 from routesparse.app.shell.access import access
-from routesparse.app.ui import design, exports, grid, numbers, states, tuned_prices
+from routesparse.app.ui import design, exports, glossary, grid, numbers, states
 from routesparse.app.ui.plain_text import visible
 from routesparse.app.ui.tables import unbroken
 from routesparse.engine.calibration.artifact import known
 from routesparse.engine.errors import InputError
 from routesparse.engine.method import families
 from routesparse.engine.stats import comparison
-from routesparse.engine.store import queries, verdicts
+from routesparse.engine.store import compare_queries, queries, verdicts
 from routesparse.engine.store.owner_view import OwnerView
 
-_KINDS = {"runs": "Runs", "calibrations": "Calibrations on one run"}
+_KINDS = {"runs": "Runs", "sweep": "Settings of a sweep", "calibrations": "Calibrations on one run"}
 
 
 def render() -> None:
@@ -41,13 +44,13 @@ def render() -> None:
     store = access().store
     st.html('<div class="rs-title">Compare</div>')
     stored = queries.runs(store)
-    if stored.empty:
+    kind = next((name for name in ("sweep", "calibrations") if name in st.query_params), "runs")
+    if stored.empty and kind != "sweep":
         no_runs.empty(
             store,
             ["Comparing needs two stored runs, or one run and two calibrations.", "Analyse a prompt first."],
         )
         return
-    kind = "calibrations" if "calibrations" in st.query_params else "runs"
     st.session_state["kind-choice"] = kind
     st.segmented_control(
         "What to compare",
@@ -58,41 +61,66 @@ def render() -> None:
         label_visibility="collapsed",
         on_change=_switch_kind,
     )
-    found = _runs(store, stored) if kind == "runs" else _calibrations(store, stored)
-    if found is None:
+    pending = False
+    if kind == "sweep":
+        sides, pending = _sweep(store)
+    else:
+        sides = _runs(store, stored) if kind == "runs" else _calibrations(store, stored)
+    if sides is None:
         return
-    sides = found
     for line in sides.problems:
         states.field_error(line)
     run_header.tab_title("Compare", f"{sides.other.label} against {sides.baseline.label}")
     _pins(sides)
-    _sides_card(sides, stored)
+    rows = _sides_card(sides, stored)
+    if not sides.replayed and all(map(sides.same_prompt, sides.all)):
+        curve.cards(store, rows, pending)
     _units(store, sides)
-    cards.intervals(sides)
+    _intervals_card(sides)
     left, right = st.columns([1.25, 1], gap="small")
     with left:
-        cards.entropy(store, sides, stored)
+        _entropy_card(store, sides, stored)
     with right:
-        cards.settings(sides)
-    tuned_prices.card(identity.owner(), sides.baseline.run.model_revision)
+        _settings_card(sides)
 
 
 def _switch_kind() -> None:
-    for name in ("baseline", "other", "metric"):
+    kind = st.session_state["kind-choice"]
+    for name in ("baseline", "other", "metric", "calibrations", "sweep"):
         st.query_params.pop(name, None)
-    if st.session_state["kind-choice"] == "calibrations":
+    if kind == "calibrations":
         st.query_params["calibrations"] = ",".join(known(identity.owner())[:2])
-    else:
-        st.query_params.pop("calibrations", None)
+    elif kind == "sweep":
+        st.query_params["sweep"] = ""
+
+
+def _sweep(store: OwnerView) -> tuple[Sides | None, bool]:
+    """The sides of a sweep, and whether more of them may come."""
+    opened = access()
+    named = sweep.chosen(opened)
+    found = None if named is None else sweep.run_ids(opened, named)
+    if found is None:
+        return None, False
+    ids, pending = found
+    sides = selection.of_runs(store, ids)
+    if isinstance(sides, Sides):
+        return sides, pending
+    for line in sides:
+        states.field_error(line)
+    if ids:
+        st.html('<div class="rs-sub">One setting has a run: a comparison needs two.</div>')
+        navigate.link("Open its routing map", "map", run=queries.short_id(store, ids[0]))
+    return None, pending
 
 
 def _runs(store: OwnerView, stored: pd.DataFrame) -> Sides | None:
     labels = _labels(stored)
     wanted = selection.names("runs")
     found = selection.of_runs(store, wanted)
-    chosen = [side.run.run_id for side in found.all] if isinstance(found, Sides) else _resolved(store, wanted)
     # The address decides what is chosen; the widget only changes it.
-    st.session_state["runs-choice"] = chosen
+    st.session_state["runs-choice"] = (
+        [side.run.run_id for side in found.all] if isinstance(found, Sides) else _resolved(store, wanted)
+    )
     st.multiselect(
         "Runs, two to six",
         list(labels),
@@ -174,10 +202,8 @@ def _calibrations(store: OwnerView, stored: pd.DataFrame) -> Sides | None:
     for line in found:
         states.field_error(line)
     if len(st.session_state["calibrations-choice"]) > 1:  # refused, for the reason above
-        short = queries.short_id(store, run.run_id)
-        navigate.link(
-            "Analyse the prompt again under priced", "new", **{"from": short, "with_policy": "priced"}
-        )
+        query: dict[str, str] = {"from": queries.short_id(store, run.run_id), "with_policy": "priced"}
+        navigate.link("Analyse the prompt again under priced", "new", **query)
         return None
     states.empty(
         "Choose two calibrations",
@@ -191,46 +217,44 @@ def _calibrations(store: OwnerView, stored: pd.DataFrame) -> Sides | None:
 
 def _pins(sides: Sides) -> None:
     """Which side is the baseline, and which one the map shows against it."""
-    keys = {side.key: side.label for side in sides.all}
+    labels = {side.key: side.label for side in sides.all}
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom", key="pins"):
-        st.session_state["baseline-choice"] = sides.baseline.key
-        st.selectbox(
-            "Baseline",
-            list(keys),
-            format_func=keys.__getitem__,
-            key="baseline-choice",
-            on_change=lambda: view.write(baseline=st.session_state["baseline-choice"]),
-        )
-        others = [side.key for side in sides.all if side is not sides.baseline]
-        st.session_state["other-choice"] = sides.other.key
-        st.selectbox(
-            "Shown against it",
-            others,
-            format_func=keys.__getitem__,
-            key="other-choice",
-            on_change=lambda: view.write(other=st.session_state["other-choice"]),
-        )
+        for name, title, value, options in (
+            ("baseline", "Baseline", sides.baseline.key, list(labels)),
+            ("other", "Shown against it", sides.other.key, [side.key for side in sides.others]),
+        ):
+            st.session_state[f"{name}-choice"] = value
+            st.selectbox(
+                title,
+                options,
+                format_func=labels.__getitem__,
+                key=f"{name}-choice",
+                on_change=lambda name=name: view.write(**{name: st.session_state[f"{name}-choice"]}),
+            )
 
 
-def _sides_card(sides: Sides, stored: pd.DataFrame) -> None:
-    others = [side for side in sides.all if side is not sides.baseline]
-    rows = stored[stored["run_id"].isin([side.run.run_id for side in sides.all])]
-    judged = dict(zip(rows["run_id"], verdicts.of_rows(rows), strict=True))
-    times = {}
-    for side in others:
-        if not sides.replayed and sides.same_prompt(side):
-            times[side.key] = conclusion.time_against(stored, sides.baseline.run, side.run)
+def _sides_card(sides: Sides, stored: pd.DataFrame) -> pd.DataFrame:
+    """The sides in words and as a table; their rows."""
+    of_sides = stored[stored["run_id"].isin([side.run.run_id for side in sides.all])]
+    judged = dict(zip(of_sides["run_id"], verdicts.of_rows(of_sides), strict=True))
+    times = {
+        side.key: conclusion.time_against(stored, sides.baseline.run, side.run)
+        for side in sides.others
+        if not sides.replayed and sides.same_prompt(side)
+    }
     told = "".join(
         f"<p><b>{unbroken(side.label)}</b>: {unbroken(conclusion.sentence(sides, side, judged))}</p>"
-        for side in others
+        for side in sides.others
     )
     st.html(f'<div class="rs-concludes">{told}</div>')
+    rows = tables.sides_rows(sides, judged)
     with st.container(border=True, key="card-sides", gap="xsmall"):
         st.html(
             f'<div class="rs-h">{"Calibrations" if sides.replayed else "Runs"} against the baseline</div>'
         )
-        st.html(tables.sides_html(sides, judged, times))
-        exports.chart_foot("compared", tables.pairing(sides), tables.sides_rows(sides), "sides")
+        st.html(tables.sides_html(sides, rows, times))
+        exports.chart_foot("compared", tables.pairing(sides), rows, "sides")
+    return rows
 
 
 def _units(store: OwnerView, sides: Sides) -> None:
@@ -263,25 +287,16 @@ def _units(store: OwnerView, sides: Sides) -> None:
     segment = segment or 0
     left, right = st.columns([1.6, 1], gap="small")
     with left:
-        _map_card(
-            store,
-            sides,
-            pairs[(pairs["segment"] == segment) & (pairs["batch_index"] == 0)],
-            segment,
-            segments,
-        )
+        here = pairs[(pairs["segment"] == segment) & (pairs["batch_index"] == 0)]
+        _map_card(store, sides, here, segment, segments)
     with right:
         _transition_card(sides, pairs)
 
 
 def _map_card(store: OwnerView, sides: Sides, pairs: pd.DataFrame, segment: int, segments: int) -> None:
     theme = design.current_theme()
-    metrics = {
-        name: values[0]
-        for name, values in figures.MAPS.items()
-        if name == "choice"
-        or not (sides.replayed and name in ("lower_mass", "audited_mass", "audited_error"))
-    }
+    unknown = ("lower_mass", "audited_mass", "audited_error") if sides.replayed else ()
+    metrics = {name: values[0] for name, values in figures.MAPS.items() if name not in unknown}
     metric = switch.chosen("metric", metrics)
     run = sides.other.run
     shape = (max(run.layers, sides.baseline.run.layers), max(run.heads, sides.baseline.run.heads))
@@ -299,8 +314,8 @@ def _map_card(store: OwnerView, sides: Sides, pairs: pd.DataFrame, segment: int,
         if picked is not None:
             unit = queries.Unit(sides.other.run.run_id, *picked, segment)
             way_back.remember("compare")
-            navigate.go("head", **view.address_of(store, unit))
-        st.html(tables.map_legend(metric, rows, shape[1], theme))
+            navigate.go("map", **view.address_of(store, unit))
+        st.html(figures.legend(metric, rows, shape[1], theme))
         for side in (sides.baseline, sides.other):
             if void := tables.conformal_void(metric, side):
                 st.html(f'<div class="rs-note">{escape(side.label)}:{void}</div>')
@@ -317,23 +332,22 @@ def _map_card(store: OwnerView, sides: Sides, pairs: pd.DataFrame, segment: int,
                     width=220,
                     on_change=lambda: view.write(segment=st.session_state["segment-choice"] - 1),
                 )
-        changed = int(rows["changed"].sum())
         exports.chart_foot(
             f"difference-{metric}-{sides.baseline.key}-{sides.other.key}",
-            f"n = {len(rows):,} units of segment {segment + 1}, {changed:,} with another choice · other minus "
-            f"baseline, {figures.MAPS[metric][1]} · click a cell to open its head · source: "
-            f"{'candidate_score, replayed' if sides.replayed else 'head_choice and audit'}",
+            f"n = {len(rows):,} units of segment {segment + 1} · other minus baseline, {figures.MAPS[metric][1]} · "
+            f"click a cell to open its head · source: {_source(sides)}",
             rows,
             "difference",
             chart="difference",
         )
 
 
+def _source(sides: Sides) -> str:
+    return "candidate_score, replayed" if sides.replayed else "head_choice and audit"
+
+
 def _transition_card(sides: Sides, pairs: pd.DataFrame) -> None:
-    patterns = families.in_order({*pairs["pattern_a"], *pairs["pattern_b"]})
-    counts = comparison.transitions(pairs, patterns)
-    changed = int(pairs["changed"].sum())
-    family = int((pairs["pattern_a"] != pairs["pattern_b"]).sum())
+    counts = comparison.transitions(pairs, families.in_order({*pairs["pattern_a"], *pairs["pattern_b"]}))
     with st.container(border=True, key="card-transition", gap="xsmall"):
         st.html('<div class="rs-h">From which pattern to which</div>')
         grid.show(
@@ -341,14 +355,79 @@ def _transition_card(sides: Sides, pairs: pd.DataFrame) -> None:
             "transitions",
             "From which pattern, in rows, to which, in columns",
         )
-        st.html(
-            f'<div class="rs-sub">{numbers.share(changed / len(pairs))} of the units chose another candidate, '
-            f"{numbers.share(family / len(pairs))} another family.</div>"
-        )
         exports.chart_foot(
             f"transitions-{sides.baseline.key}-{sides.other.key}",
             f"n = {len(pairs):,} units of all segments · rows: {sides.baseline.label}, columns: {sides.other.label}",
             counts.reset_index(names="baseline"),
             "transitions",
             chart="transitions",
+        )
+
+
+def _intervals_card(sides: Sides) -> None:
+    """Mean differences to the baseline with their intervals, paired where the prompt is the same."""
+    found = pd.concat(
+        [
+            comparison.differences(sides.baseline.choices, side.choices, sides.paired(side)).assign(
+                side=side.key
+            )
+            for side in sides.others
+        ]
+    )
+    with st.container(border=True, key="card-intervals", gap="xsmall"):
+        st.html(f'<div class="rs-h">Mean differences{glossary.mark("paired")}</div>')
+        st.html(tables.intervals_html(sides, found))
+        exports.chart_foot(
+            f"differences-{sides.baseline.key}",
+            "other minus baseline, mean over units · 95 % interval, resampled by layer: how the difference varies "
+            f"over heads, not over prompts · bold: the interval excludes 0 · source: {_source(sides)}",
+            found,
+            "intervals",
+        )
+
+
+def _entropy_card(store: OwnerView, sides: Sides, stored: pd.DataFrame) -> None:
+    """How much each head's choice depends on the domain, over all stored runs of the baseline's weights."""
+    run = sides.baseline.run
+    same = stored[stored["model_revision"] == run.model_revision]
+    domains = same["domain"].dropna().nunique()
+    with st.container(border=True, key="card-entropy", gap="xsmall"):
+        st.html(
+            f'<div class="rs-h">How much a head’s choice depends on the domain{glossary.mark("choice_entropy")}</div>'
+        )
+        if domains < 2:
+            st.html(
+                '<div class="rs-sub">Needs stored runs of at least two domains with these weights; '
+                f"there {'is one' if domains else 'is none'}. Analyse prompts with a domain set.</div>"
+            )
+            return
+        rows = comparison.choice_entropy(compare_queries.patterns_by_domain(store, list(same["run_id"])))
+        chart, legend = figures.entropy_map(rows, design.current_theme())
+        grid.show(chart, "entropy", "Bits of each head’s choice over domains")
+        st.html(legend)
+        exports.chart_foot(
+            f"choice-entropy-{run.model}",
+            f"n = {int(same['domain'].notna().sum())} stored runs of {domains} domains, model {run.model} · letter: "
+            "the most frequent family · source: head_choice",
+            rows,
+            "entropy",
+            chart="entropy",
+        )
+
+
+def _settings_card(sides: Sides) -> None:
+    """The settings that differ; equal ones are hidden."""
+    table = comparison.settings_table({side.key: side.settings for side in sides.all})
+    different = table[~table["equal"]]
+    with st.container(border=True, key="card-settings", gap="xsmall"):
+        st.html('<div class="rs-h">Settings that differ</div>')
+        if different.empty:
+            st.html('<div class="rs-sub">None: the same settings, model, machine and versions.</div>')
+        else:
+            st.html(tables.settings_html(sides, different))
+        exports.chart_foot(
+            "settings",
+            f"{len(table) - len(different)} equal settings are hidden; the files hold all {len(table)}",
+            table.astype(str),
+            "settings",
         )

@@ -1,12 +1,13 @@
-"""What is compared: two to six stored runs, or one run's candidates under two calibrations, as the address says.
+"""What is compared: stored runs, or one run's candidates under several calibrations, as the address says.
 
-``compare?runs=a,b&baseline=a`` or ``compare?run=a&calibrations=prose,code&baseline=prose``; ``other`` names the side
-that the map shows against the baseline.
+``compare?runs=a,b&baseline=a``, ``compare?sweep=id`` or ``compare?run=a&calibrations=prose,code&baseline=prose``;
+``other`` names the side that the map shows against the baseline.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,24 +25,12 @@ from routesparse.engine.stats import comparison
 from routesparse.engine.store import compare_queries, fallback_queries, label_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
 
-MOST = 6
+MOST = 6  # that a reader may choose; a sweep has up to twice as many
 _MORE = 2  # settings beyond the usual ones that may stand in a side's name
 # Settings that setting_words.parts has already, and those that nobody reads as a name.
 _SAID = (
-    *(
-        "model",
-        "calibration",
-        "device",
-        "domain",
-        "tokens",
-        "prompt_name",
-        "prompt_sha256",
-        "policy",
-        "price",
-        "quality target",
-        "tau",
-    ),
-    *("tau_layer", "tau_head", "budget", "probe", "audit_depth", "calibration_mismatch", "profile"),
+    "model calibration device domain tokens prompt_name prompt_sha256 policy price tau tau_layer "
+    "tau_head budget probe audit_depth calibration_mismatch profile"
 )
 
 
@@ -57,6 +46,13 @@ class Side:
     calibration: Calibration | None = None  # the one replayed; None for a stored run
     uncertified_layers: int | None = None  # policy priced; None for another and for a replay
 
+    @property
+    def kept(self) -> float | None:
+        """The kept share of a run as every page means it; of a replay, which has no tail, the mean over unit bodies."""
+        if self.calibration is None:
+            return self.run.density
+        return float(self.choices["density"].mean()) if len(self.choices) else None
+
 
 @dataclass(frozen=True)
 class Sides:
@@ -66,6 +62,11 @@ class Sides:
     baseline: Side
     other: Side
     problems: list[str]
+
+    @property
+    def others(self) -> list[Side]:
+        """All but the baseline."""
+        return [side for side in self.all if side is not self.baseline]
 
     @property
     def replayed(self) -> bool:
@@ -93,7 +94,7 @@ def names(parameter: str) -> list[str]:
     return list(dict.fromkeys(found))[:MOST]
 
 
-def of_runs(store: OwnerView, wanted: list[str]) -> Sides | list[str]:
+def of_runs(store: OwnerView, wanted: Sequence[str]) -> Sides | list[str]:
     """Stored runs side by side, or why there are fewer than two."""
     problems, ids = [], []
     for name in wanted:
@@ -102,27 +103,25 @@ def of_runs(store: OwnerView, wanted: list[str]) -> Sides | list[str]:
         except InputError as error:
             problems.append(str(error))
     ids = list(dict.fromkeys(ids))
-    if len(ids) < 2:
-        return problems
     found = compare_queries.choices_of_runs(store, ids)
     layers = fallback_queries.layer_certificates(store, ids)
     sides = []
     for run_id in ids:
         run = queries.run(store, run_id)
-        if run is not None:
-            rows = found[found["run_id"] == run_id].reset_index(drop=True)
-            missed = layers.loc[layers["run_id"] == run_id, "uncertified"]
-            sides.append(
-                Side(
-                    queries.short_id(store, run_id),
-                    label_queries.label(store, run_id).name or "",
-                    run,
-                    rows,
-                    comparison.settings(run),
-                    uncertified_layers=int(missed.sum()) if len(missed) else None,
-                )
+        if run is None:
+            continue
+        missed = layers.loc[layers["run_id"] == run_id, "uncertified"]
+        sides.append(
+            Side(
+                queries.short_id(store, run_id),
+                label_queries.label(store, run_id).name or "",
+                run,
+                found[found["run_id"] == run_id].reset_index(drop=True),
+                comparison.settings(run),
+                uncertified_layers=int(missed.sum()) if len(missed) else None,
             )
-    return _pinned(_named_apart(sides), problems)
+        )
+    return _pinned(_named_apart(sides), problems) if len(sides) > 1 else problems
 
 
 def _named_apart(sides: list[Side]) -> list[Side]:
@@ -134,7 +133,7 @@ def _named_apart(sides: list[Side]) -> list[Side]:
     told = setting_words.differing(words)
     if len(set(told)) < len(told):
         table = comparison.settings_table({side.key: side.settings for side in sides})
-        more = table[~table["equal"] & ~table["setting"].isin(_SAID)].head(_MORE)
+        more = table[~table["equal"] & ~table["setting"].isin([*_SAID.split(), "quality target"])].head(_MORE)
         for row in more.to_dict("records"):
             for side, found in zip(sides, words, strict=True):
                 name = str(row["setting"]).replace("_", " ")
@@ -146,12 +145,10 @@ def _named_apart(sides: list[Side]) -> list[Side]:
             for text, side in zip(told, sides, strict=True)
         ]
     names = [visible(side.label or text) for side, text in zip(sides, told, strict=True)]
+    repeated = [names.count(name) > 1 for name in names]
     for at, (side, text) in enumerate(zip(sides, told, strict=True)):
-        if names.count(names[at]) > 1:
-            more = visible(text) if side.label and text else queries.label(side.run.run_id)
-            sides[at] = replace(side, label=f"{names[at]} · {more}")
-        else:
-            sides[at] = replace(side, label=names[at])
+        more = visible(text) if side.label and text else queries.label(side.run.run_id)
+        sides[at] = replace(side, label=f"{names[at]} · {more}" if repeated[at] else names[at])
     return sides
 
 
@@ -170,25 +167,9 @@ def of_calibrations(store: OwnerView, run: RunRow, wanted: list[str]) -> Sides |
         except (CalibrationError, InputError) as error:
             problems.append(f"{name}: {error}.")
             continue
-        if (calibration.gate_threshold is None) != (run.tau_layer is not None):
-            problems.append(
-                f"Calibration {name} was made for another policy than this run’s, {run.policy}: shown is what its own "
-                "policy would have chosen from the same scores, not what the run did."
-            )
-        price = json.loads(run.config_json).get("price")
-        if price is not None and calibration.stamp.get("price") != price:
-            problems.append(
-                f"Calibration {name} was made at price {calibration.stamp.get('price')}, this run’s floors stand at "
-                f"{price:g}: shown is the choice among this run’s candidates."
-            )
-        if calibration.model_revision != run.model_revision:
-            problems.append(
-                f"Calibration {name} was made for other weights ({calibration.model} {calibration.model_revision}); "
-                "its λ and δ are shown as if they fitted."
-            )
-        sides.append(
-            Side(name, calibration.name, run, rows, _calibration_settings(calibration, run), calibration)
-        )
+        problems += _unlike(calibration, run)
+        settings = _calibration_settings(calibration, run)
+        sides.append(Side(name, calibration.name, run, rows, settings, calibration))
     if priced:
         are = "is a calibration" if len(priced) == 1 else "are calibrations"
         problems.append(
@@ -196,6 +177,28 @@ def of_calibrations(store: OwnerView, run: RunRow, wanted: list[str]) -> Sides |
             "price. Choose a priced run above, or analyse the prompt again under priced."
         )
     return _pinned(sides, problems) if len(sides) > 1 else problems
+
+
+def _unlike(one: Calibration, run: RunRow) -> list[str]:
+    """In what a calibration was made for other runs than this one."""
+    found = []
+    price = json.loads(run.config_json).get("price")
+    if (one.gate_threshold is None) != (run.tau_layer is not None):
+        found.append(
+            f"Calibration {one.name} was made for another policy than this run’s, {run.policy}: shown is what its own "
+            "policy would have chosen from the same scores, not what the run did."
+        )
+    if price is not None and one.stamp.get("price") != price:
+        found.append(
+            f"Calibration {one.name} was made at price {one.stamp.get('price')}, this run’s floors stand at "
+            f"{price:g}: shown is the choice among this run’s candidates."
+        )
+    if one.model_revision != run.model_revision:
+        found.append(
+            f"Calibration {one.name} was made for other weights ({one.model} {one.model_revision}); its λ and δ are "
+            "shown as if they fitted."
+        )
+    return found
 
 
 def _pinned(sides: list[Side], problems: list[str]) -> Sides:

@@ -50,7 +50,7 @@ def test_two_runs_of_the_same_prompt_are_paired(three, open_page):
     assert not page.exception
     html = text_of(page)
     assert "Paired: all runs are of the same prompt" in html
-    assert "one run, noise not measured" in html and "×" not in html, "no ratio without noise"
+    assert "one run, noise not measured" in html and "as fast" not in html, "no ratio without noise"
     assert "What differs, head by head" in html and "From which pattern to which" in html
     assert len(page.get("bidi_component")) > 2, "the grids"
     assert "These are different prompts" not in html
@@ -62,7 +62,7 @@ def test_different_prompts_are_compared_unpaired_and_it_says_so(three, open_page
     html = text_of(open_page("compare", runs=f"{RUN},{CODE}"))
     assert "Unpaired: the prompts differ" in html and "<br>unpaired" in html
     assert "<br>paired" not in html and "These are different prompts" in html
-    assert "×</td>" not in html, "other text takes another time"
+    assert "as fast" not in html and "The cheapest setting" not in html, "other text takes another time"
 
 
 def test_a_mixed_set_names_the_unpaired_ones(three, open_page):
@@ -264,8 +264,8 @@ def test_at_most_six_names_are_read(monkeypatch):
 
 
 def test_signs_are_printed():
-    assert tables._number("density", 0.031, signed=True) == "+3.1 points"
-    assert tables._number("kernel_us", -1234.0, signed=True) == "-1,234"
+    assert tables.number("density", 0.031, signed=True) == "+3.1 points"
+    assert tables.number("kernel_us", -1234.0, signed=True) == "-1,234"
 
 
 def test_sides_are_named_by_what_differs(three, open_page):
@@ -305,10 +305,21 @@ def concluded(page):
 def test_the_page_begins_with_what_the_comparison_comes_to(three, open_page):
     told = concluded(open_page("compare", runs=f"{RUN},{AGAIN}"))
     assert re.search(
-        r"<p><b>τ 0\.85</b>: it reads \d+&nbsp;% less than the baseline; \d+ of 32 units choose another candidate",
+        r"<p><b>τ 0\.85</b>: it reads \d+&nbsp;% less than the baseline, [\d.]+&nbsp;% of the causal area and not "
+        r"[\d.]+&nbsp;%\. The next token .*a mean output error of [\d.]+ \(baseline [\d.]+\)\. Of 32 units \d+ read by "
+        "another family and [0-9]+ more or less by the same one",
         told,
     )
-    assert "next token" in told.lower()
+
+
+def test_budgets_whose_names_grew_are_no_other_choice(home, record, factory, open_page):
+    """A release may name budgets otherwise; what is read is the same."""
+    bundle.write_bundle(record, home / "spool")
+    again = factory.rename(record, AGAIN)
+    longer = tuple(replace(one, budget=f"{one.budget}, as of 2") for one in again.choices)
+    bundle.write_bundle(replace(again, choices=longer), home / "spool")
+    told = concluded(open_page("compare", runs=f"{RUN},{AGAIN}"))
+    assert "same routing, all 32 units read as in the baseline, with the same settings" in told
 
 
 def test_the_same_routing_is_called_so_and_names_what_differs(home, record, factory, open_page):
@@ -318,7 +329,7 @@ def test_the_same_routing_is_called_so_and_names_what_differs(home, record, fact
     bundle.write_bundle(replace(again, run=worse), home / "spool")
     told = concluded(open_page("compare", runs=f"{RUN},{AGAIN}"))
     assert (
-        "same routing, all 32 units choose the same candidate" in told and "what differs: calibration" in told
+        "same routing, all 32 units read as in the baseline" in told and "what differs: calibration" in told
     )
     assert "This run has the worse verdict, red: Another next token than by dense" in told
 
@@ -336,7 +347,7 @@ def test_units_of_other_segments_are_not_called_the_same(
         bundle.write_bundle(replace(named, run=run), home / "spool")
     told = concluded(open_page("compare", runs=f"{RUN},{AGAIN}"))
     assert ("same routing, all 32 units" in told) == paired
-    assert ("the segments differ, so units can’t be paired" in told) != paired
+    assert ("segments differ, so units can’t be paired" in told) != paired
     page = open_page("compare", runs=f"{RUN},{AGAIN}")
     html = text_of(page)
     # Map and transitions stand for the same units alone, and the means say that they are not of pairs.
@@ -359,12 +370,12 @@ def test_no_ratio_is_given_across_prompts(three, open_page):
         (
             [3000.0, 3100.0],
             [2000.0],
-            "−1.05 s against the median of 2 runs with the baseline’s settings; this side ran once, noise not measured",
+            "−1.05 s, medians of 1 and 2 runs; this side ran once, noise not measured",
         ),
         (
             [3000.0],
             [2000.0, 2100.0],
-            "median of 2 runs with these settings: −950.0 ms; the baseline ran once, noise not measured",
+            "−950.0 ms, medians of 2 and 1 runs; the baseline ran once, noise not measured",
         ),
         (
             [3000.0, 3100.0],
@@ -397,7 +408,7 @@ def test_repeats_have_the_same_settings_and_two_of_them_are_the_noise(home, reco
         sorted(conclusion.repeats(stored, base)) == sorted(conclusion.repeats(stored, again)) == [3000, 3030]
     )
     assert list(conclusion.repeats(stored, other)) == [2000]
-    assert conclusion.time_against(stored, base, other).startswith("−1.01 s against the median of 2 runs")
+    assert conclusion.time_against(stored, base, other).startswith("−1.01 s, medians of 1 and 2 runs")
 
 
 def test_calibrations_that_route_alike_say_that_only_delta_differs(
@@ -421,7 +432,7 @@ def test_the_run_under_the_calibrations_can_be_chosen(calibrations, three, open_
 
 def test_kept_is_the_run_s_own_figure_on_runs_and_compare(three, record, open_page):
     html = text_of(open_page("compare", runs=f"{RUN},{AGAIN}"))
-    assert f"<td>{numbers.share(record.run.density)}</td>" in html
+    assert f'<td class="">{numbers.share(record.run.density)}</td>' in html
     rows = open_page("runs").dataframe[0].value
     row = rows[rows["run"] == RUN[-8:]].iloc[0]
     assert row["density"] == pytest.approx(100 * record.run.density)

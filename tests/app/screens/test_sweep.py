@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from routesparse.app.screens.sweep import answer, figures, settings
-from routesparse.app.screens.sweep.page import exported
+from routesparse.app.screens.compare import curve, selection, tables
 from routesparse.app.shell import identity
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design
@@ -21,7 +20,7 @@ from routesparse.engine.errors import StoreError
 from routesparse.engine.jobs import sweep
 from routesparse.engine.jobs.prompt_files import PromptFiles
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.store import bundle, sweep_queries
+from routesparse.engine.store import bundle, queries, verdicts
 
 CALIBRATIONS = Path(__file__).resolve().parents[3] / "data" / "calibrations"
 TEXT = "The harbour master writes a ledger of vessels. " * 40
@@ -85,7 +84,11 @@ def measured(home, queue, submitted, record, factory):
 def rows_of(queue, sweep_id):
     opened = access()
     opened.look_into_spool()
-    return settings.table(queue.sweep(sweep_id), sweep_queries.runs_of(opened.store, sweep_id))
+    ids = [job.run_id for job in queue.sweep(sweep_id)]
+    stored = queries.runs(opened.store)
+    judged = dict(zip(stored["run_id"], verdicts.of_rows(stored), strict=True))
+    rows = tables.sides_rows(selection.of_runs(opened.store, ids), judged)
+    return rows.astype({"kl_nats": float, "mean_error": float, "dense_ms": float})
 
 
 # New run
@@ -111,7 +114,7 @@ def test_one_press_queues_a_job_for_each_value_in_order(
     assert [getattr(request, field) for request in requests] == values
     assert {request.tau for request in requests} == {0.2}, "the other settings stay"
     ((name, query),) = went
-    assert name == "sweep" and [job.sweep for job in queue.sweep(query["sweep"])] == [query["sweep"]] * 3
+    assert name == "compare" and [job.sweep for job in queue.sweep(query["sweep"])] == [query["sweep"]] * 3
 
 
 def test_calibrations_are_ticked_and_one_that_does_not_fit_is_named(
@@ -214,10 +217,10 @@ def test_jobs_show_a_sweep_as_one_line_and_cancel_it_whole(home, queue, submitte
     alone = queue.submit(RunRequest(label="alone.txt"), TEXT)
     done = queue.claim("worker-1")
     queue.finish(done, done.run_id)
-    page = open_page("job")
+    page = open_page("runs")
     html = text_of(page)
     assert html.count("ledger.txt") == 1 and "1 of 5 done, 4 waiting" in html and "alone.txt" in html
-    assert f"sweep?sweep={submitted}" in html and "<b><b>" not in " ".join(
+    assert f"compare?sweep={submitted}" in html and "<b><b>" not in " ".join(
         str(element.proto.body) for element in page.get("html")
     )
     page.button(key=f"cancel-{submitted}").click().run()
@@ -233,34 +236,34 @@ def test_another_s_sweep_is_not_shown(home, queue, open_page, login):
     )
     requests = sweep.with_values(RunRequest(label="anns.txt"), "price", [0.5, 1.0])
     sweep_id = queue.of(identity._digest("sub", ann["iss"], "ann")).submit_sweep(requests, TEXT)
-    assert "0 of 2 done" in text_of(open_page("sweep", ann, sweep=sweep_id))
-    html = text_of(open_page("sweep", bob, sweep=sweep_id))
+    assert "0 of 2 done" in text_of(open_page("compare", ann, sweep=sweep_id))
+    html = text_of(open_page("compare", bob, sweep=sweep_id))
     assert "This link leads nowhere" in html and "anns.txt" not in html
-    assert "anns.txt" not in text_of(open_page("job", bob))
-    assert "No sweeps yet" in text_of(open_page("sweep", bob))
+    assert "anns.txt" not in text_of(open_page("runs", bob))
+    assert "No sweeps yet" in text_of(open_page("compare", bob, sweep=""))
 
 
 # Sweep
 
 
 def test_no_sweep_says_how_to_make_one(home, open_page):
-    page = open_page("sweep")
+    page = open_page("compare", sweep="")
     assert not page.exception
     html = text_of(page)
     assert "No sweeps yet" in html and "new?vary=price" in html
 
 
 def test_its_table_scrolls_by_keyboard(submitted, open_page):
-    assert 'class="rs-table" tabindex="0"' in text_of(open_page("sweep", sweep=submitted))
+    assert 'class="rs-table" tabindex="0"' in text_of(open_page("compare", sweep=submitted))
 
 
 def test_an_unknown_sweep_is_explained(home, open_page):
-    page = open_page("sweep", sweep="<i>nothing")
+    page = open_page("compare", sweep="<i>nothing")
     assert not page.exception and "This link leads nowhere" in text_of(page)
 
 
 def test_a_sweep_that_waits_lists_its_settings_and_no_result(home, queue, submitted, open_page):
-    page = open_page("sweep", sweep=submitted)
+    page = open_page("compare", sweep=submitted)
     assert not page.exception
     html = text_of(page)
     assert "0 of 5 done, 5 waiting" in html and "No worker is running" in html
@@ -270,16 +273,16 @@ def test_a_sweep_that_waits_lists_its_settings_and_no_result(home, queue, submit
 
 def test_the_newest_sweep_is_opened_without_an_address(home, queue, submitted, open_page):
     newer = queue.submit_sweep(sweep.with_values(RunRequest(), "budget", ["0.5", None]), TEXT)
-    page = open_page("sweep")
+    page = open_page("compare", sweep="")
     assert "Tℓ 50 %" in text_of(page) and page.query_params["sweep"] in (newer, [newer])
 
 
 def test_the_cheapest_setting_below_an_error_is_named(measured, open_page):
-    page = open_page("sweep", sweep=measured)
+    page = open_page("compare", sweep=measured)
     assert not page.exception
     assert "from 0.001 nats to 0.03 nats" in text_of(page)
     same = pd.DataFrame({"kl_nats": [0.002, 0.002], "density": [0.1, 0.2]})
-    assert "Measured: 0.002 nats." in answer.answer(same, settings.ERRORS["kl"], "area", None).html
+    assert "Measured: 0.002 nats." in curve.answer(same, curve.ERRORS["kl"], "area", None)[0]
     page.number_input(key="below-choice").set_value(0.01).run()
     html = text_of(page)
     assert (
@@ -287,28 +290,28 @@ def test_the_cheapest_setting_below_an_error_is_named(measured, open_page):
     )
     assert "reads 20.0 % of the causal area" in html and "3 of 4 measured settings stay below it" in html
     assert "This is one prompt" in html and "single run" in html
-    page = open_page("sweep", sweep=measured, below="0.01", by="time")
+    page = open_page("compare", sweep=measured, below="0.01", by="time")
     assert "The cheapest by time below 0.01 nats is <b>C, price 0.6</b>" in text_of(page)
-    page = open_page("sweep", sweep=measured, below="0.05", error="audited")
+    page = open_page("compare", sweep=measured, below="0.05", error="audited")
     assert "is <b>B, price 0.5</b>: audited output error 0.04" in text_of(page)
 
 
 @pytest.mark.parametrize(("below", "drawn"), [("0.01", True), ("0", False), (None, False)])
 def test_the_foot_names_the_line_of_the_accepted_error_where_one_is_drawn(measured, open_page, below, drawn):
     """0 has no place on the logarithmic axis of errors from 0.001 to 0.03."""
-    html = text_of(open_page("sweep", sweep=measured, **({} if below is None else {"below": below})))
+    html = text_of(open_page("compare", sweep=measured, **({} if below is None else {"below": below})))
     assert ("dashed: the accepted error" in html) == drawn
     assert ("ringed" in html) == (below is not None)
 
 
 @pytest.mark.parametrize("below", ["soon", "-1", "nan", "inf", "1e308", "9" * 400])
 def test_an_accepted_error_that_is_no_number_is_as_if_none_was_typed(measured, open_page, below):
-    page = open_page("sweep", sweep=measured, below=below)
+    page = open_page("compare", sweep=measured, below=below)
     assert not page.exception and "Type the error that you accept" in text_of(page)
 
 
 def test_where_no_setting_keeps_the_error_the_closest_is_named(measured, open_page):
-    html = text_of(open_page("sweep", sweep=measured, below="0.001"))
+    html = text_of(open_page("compare", sweep=measured, below="0.001"))
     assert (
         "No setting keeps the KL of the next token below 0.001 nats. The closest is <b>A, price 0.1</b>"
         in html
@@ -316,27 +319,27 @@ def test_where_no_setting_keeps_the_error_the_closest_is_named(measured, open_pa
 
 
 def test_what_was_not_measured_is_said_and_neither_drawn_nor_zero(measured, open_page, queue):
-    page = open_page("sweep", sweep=measured)
+    page = open_page("compare", sweep=measured)
     html = text_of(page)
-    assert "not drawn, error not measured: E" in html and "n = 1 next token a setting" in html
-    last = html[html.index("<b>E</b>") :]
+    assert "not drawn, error not measured: E" in html and "n = 1 next token a run" in html
+    last = html[html.index("<b>E</b>") :].split("</tr>")[0]
     assert last.count("not measured") == 4, "KL, audited error, dense time and speedup"
     rows = rows_of(queue, measured)
     assert np.isnan(rows["kl_nats"].iloc[4]) and np.isnan(rows["dense_ms"].iloc[4])
-    out = exported(rows, settings.ERRORS["kl"])
+    out = curve.exported(rows, curve.ERRORS["kl"])
     assert out["front_area"].tolist() == [True, True, False, True, False]
     assert out["front_time"].tolist() == [True, True, True, True, False]
     assert out["price"].tolist() == list(MEASURED)
-    audited = settings.ERRORS["audited"]
+    audited = curve.ERRORS["audited"]
     assert audited.counted(rows) == "mean over 512 rows of every sparse unit"
     assert audited.counted(rows.assign(audit_rows=0)) == "not measured"
 
 
 def test_the_picture_holds_each_measured_setting_twice_and_both_fronts(measured, queue):
     rows = rows_of(queue, measured)
-    error = settings.ERRORS["kl"]
+    error = curve.ERRORS["kl"]
     drawn = rows[rows["kl_nats"].notna()]
-    chart = figures.fronts(drawn, error, 0.01, "B", design.LIGHT)
+    chart = curve.fronts(drawn, error, 0.01, "B", design.LIGHT)
     fronts = [next(mark for mark in chart["marks"] if mark["panel"] == place) for place in (0, 1)]
     assert [sorted(set(front["x"])) for front in fronts] == [[0.1, 0.2, 0.4], [500.0, 650.0, 700.0, 900.0]]
     assert list(zip(fronts[0]["x"], fronts[0]["y"], strict=True))[:3] == [
@@ -361,35 +364,23 @@ def test_the_picture_holds_each_measured_setting_twice_and_both_fronts(measured,
     limits = [mark for mark in chart["marks"] if mark["kind"] == "line" and mark["y"] == [0.01, 0.01]]
     assert [mark["panel"] for mark in limits] == [0, 1]
     zero = drawn.assign(kl_nats=[0.0, 0.004, 0.008, 0.03])
-    assert not figures.fronts(zero, error, None, None, design.DARK)["y"]["log"], "0 is on no log axis"
+    assert not curve.fronts(zero, error, None, None, design.DARK)["y"]["log"], "0 is on no log axis"
 
 
-def test_no_letter_covers_another_one_or_a_dot():
-    """Settings that measure alike lie on one another, which is when letters are needed most."""
-    x, y = np.array([100.0, 100, 101, 180, 290]), np.array([40.0, 40, 40, 270, 2])
-    lifts = np.array(figures.letter_lifts(x, y))
-    assert len(set(lifts[:3])) == 3 and np.abs(lifts).min() >= 13, "beside its own dot, each elsewhere"
-    assert lifts[3] < 0 < lifts[4], "within the picture"
-    assert ((y + lifts >= 0) & (y + lifts <= 276)).all()
-
-
-def test_runs_without_jobs_are_a_sweep_too(measured, queue, open_page):
+def test_runs_without_jobs_are_a_sweep_too(measured, home, queue, open_page):
     """A sweep whose bundles came from another machine, or whose jobs were deleted."""
-    with_jobs = rows_of(queue, measured)
-    without = settings.table([], sweep_queries.runs_of(access().store, measured))
-    same = ["setting", "price", "density", "kl_nats", "run_id", "verdict"]
-    assert (
-        without.sort_values("price")[same]
-        .reset_index(drop=True)
-        .equals(with_jobs.sort_values("price")[same].reset_index(drop=True))
-    )
+    rows_of(queue, measured)
+    with closing(sqlite3.connect(home / "jobs.sqlite3")) as database, database:
+        database.execute("DELETE FROM job")
+    html = text_of(open_page("compare", sweep=measured, below="0.01"))
+    assert all(f"</b> price {price:g}" in html for price in MEASURED) and "price 0.5</b>: KL" in html
 
 
 def test_a_broken_queue_leaves_the_runs_of_a_sweep_readable(measured, home, queue, open_page):
     rows_of(queue, measured)
     queue.close()
     (home / "jobs.sqlite3").write_bytes(b"no database, but long enough to be looked at" * 50)
-    page = open_page("sweep", sweep=measured, below="0.01")
+    page = open_page("compare", sweep=measured, below="0.01")
     assert not page.exception
     assert "Stored runs are not affected" in text_of(page) and "is <b>" in text_of(page)
 
@@ -400,15 +391,15 @@ def test_what_still_runs_stands_beside_what_is_done(home, queue, submitted, reco
     bundle.write_bundle(replace(made, run=replace(made.run, sweep=submitted)), home / "spool")
     queue.finish(done, done.run_id)
     queue.claim("worker-1")
-    html = text_of(open_page("sweep", sweep=submitted, below="0.01"))
-    assert "1 of 5 done, 1 running, 3 waiting" in html and "not done yet, so this may change" in html
+    html = text_of(open_page("compare", sweep=submitted, below="0.01"))
+    assert "1 of 5 done, 1 running, 3 waiting" in html and "a comparison needs two" in html
     table = html[html.index("<table>") : html.index("</table>")]
-    assert table.count('colspan="7">running') == 1 and table.count('colspan="7">waiting') == 3
-    assert table.count(">map</a>") == 1 and table.count(">job</a>") == 5
-    assert "nan" not in table and "not routed" not in table
+    assert table.count('<td class="l say">running') == 1 and table.count('<td class="l say">waiting') == 3
+    assert table.count(">job</a>") == 4 and "map?run=" in html
+    assert "nan" not in table
 
 
-@pytest.mark.parametrize("page", ["sweep", "job", "runs"])
+@pytest.mark.parametrize("page", ["compare", "runs"])
 def test_a_setting_of_a_newer_version_is_said_to_be_unreadable(home, queue, submitted, open_page, page):
     newer = queue.sweep(submitted)[1].id
     with closing(sqlite3.connect(home / "jobs.sqlite3")) as database, database:
@@ -416,10 +407,10 @@ def test_a_setting_of_a_newer_version_is_said_to_be_unreadable(home, queue, subm
             "UPDATE job SET request_json = json_set(request_json, '$.warp', 9) WHERE id = ?", (newer,)
         )
         assert changed.rowcount == 1
-    shown = open_page(page, **({"sweep": submitted} if page == "sweep" else {}))
+    shown = open_page(page, **({"sweep": submitted} if page == "compare" else {}))
     html = text_of(shown)
     assert not shown.exception and "0 of 5 done, 5 waiting" in html
-    if page == "sweep":
+    if page == "compare":
         assert html.count("unknown setting") == 1 and "asks for warp, which this version doesn't know" in html
         assert [price in html for price in ("price 0.1", "price 0.5", "price 2")] == [True, False, True]
 
@@ -427,14 +418,17 @@ def test_a_setting_of_a_newer_version_is_said_to_be_unreadable(home, queue, subm
 def test_failed_settings_say_why(home, queue, submitted, open_page):
     queue.fail(queue.claim("worker-1"), "out_of_memory", "out of memory; shorten it")
     queue.cancel_sweep(submitted)
-    html = text_of(open_page("sweep", sweep=submitted))
-    assert "✕</span> failed · out of memory; shorten it" in html and html.count('colspan="7">cancelled') == 4
+    html = text_of(open_page("compare", sweep=submitted))
+    assert (
+        "✕</span> failed · out of memory; shorten it" in html
+        and html.count('<td class="l say">cancelled') == 4
+    )
 
 
 def test_a_run_links_to_its_sweep_and_others_do_not(measured, waiting, queue, open_page):
     rows = rows_of(queue, measured)
-    assert f"sweep?sweep={measured}" in text_of(open_page("routing_map", run=rows["run_id"].iloc[0]))
-    assert "sweep?" not in text_of(open_page("routing_map", run="3f9a1c20"))
+    assert f"compare?sweep={measured}" in text_of(open_page("routing_map", run=rows["run_id"].iloc[0]))
+    assert "compare?sweep" not in text_of(open_page("routing_map", run="3f9a1c20"))
 
 
 def test_runs_that_ran_dense_say_so(home, queue, submitted, record, factory, open_page):
@@ -446,10 +440,5 @@ def test_runs_that_ran_dense_say_so(home, queue, submitted, record, factory, ope
         run = replace(made.run, sweep=submitted, **totals)
         bundle.write_bundle(replace(made, run=run), home / "spool")
         queue.finish(claim, claim.run_id)
-    html = text_of(open_page("sweep", sweep=submitted, below="0.01"))
+    html = text_of(open_page("compare", sweep=submitted, below="0.01"))
     assert "Dense attention ran untouched" in html and "all, not routed" in html
-    assert "No setting has a measured KL" in html
-
-
-def test_nothing_of_a_sweep_has_no_rows():
-    assert settings.table([], pd.DataFrame({"run_id": []})).empty

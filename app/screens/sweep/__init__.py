@@ -1,1 +1,0 @@
-"""The page Sweep: ``page.render`` draws it; the other modules serve it alone."""
