@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.device.graphs import Graphs, Uncaptured
+from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.profiles.measure import NamedProfile, prepare_profile
@@ -80,7 +80,7 @@ class BesideDense:
         self._device = torch.device(loaded.device)
         self._head = loaded.model.lm_head.weight.float().T
         self._references: dict[str, Tensor] = {}
-        self._graphs: Graphs = Graphs() if captured else Uncaptured()
+        self._graphs = Graphs(capture=captured)
 
     def prepared(self, probes: Iterable[Probe]) -> Profiles:
         """The latency profile of each probe, measured here where none fits.

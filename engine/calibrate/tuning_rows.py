@@ -1,19 +1,17 @@
-"""The files that ``studies/tuning.py`` appends to, read back: JSON lines, headers and rows, that people may edit."""
+"""The files that ``tuning_windows.py`` appends to, read back: JSON lines, headers and rows, that people may edit."""
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from routesparse.engine.calibrate.row_files import read_lines
 from routesparse.engine.calibration.checks import RoundedShare, check_stamp
 from routesparse.engine.config import Price
 from routesparse.engine.errors import CalibrationError, shortened
-from routesparse.engine.files import plain_files
-from routesparse.engine.schema import Count, Object, Positive, Real, Share, Text, checked, from_json, in_file
+from routesparse.engine.schema import Count, Object, Positive, Real, Share, Text, checked, in_file
 
 SAME = (
     "revision",
@@ -26,7 +24,6 @@ SAME = (
 )  # of all headers whose rows are used together
 WINDOW = ("domain", "cluster", "index", "sha256")  # of a row: what names its window
 MEASURED = ("kl", "agreement", "nats", "nats_dense", "area")  # a row's results, finite
-_MOST_FILE_BYTES = 1 << 28
 
 
 @in_file(more=True)
@@ -80,12 +77,12 @@ def read_measured(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows, and the headers of all files. Lines that were cut off are left out; ``tell`` gets how many.
 
-    Errors: CalibrationError for what can't be read, a value that means nothing, or files of different settings.
+    Errors: InputError for what can't be read; CalibrationError for a value that means nothing, or several settings.
     """
     rows: list[dict[str, Any]] = []
     headers: list[dict[str, Any]] = []
     for path in files:
-        for number, value in _lines(path, tell):
+        for number, value in read_lines(path, tell):
             try:
                 kind = headers if isinstance(value, dict) and "stamp" in value else rows
                 if kind is headers:
@@ -111,30 +108,3 @@ def read_measured(
     if any(row.get("seed", seed) != seed for row in rows):
         raise CalibrationError("these rows were measured with different seed; pass files of one setting")
     return rows, headers
-
-
-def _lines(path: Path, tell: Callable[[str], object]) -> list[tuple[int, Any]]:
-    try:
-        content = plain_files.read_bounded(path, _MOST_FILE_BYTES)
-        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise CalibrationError(
-            f"{shortened(path)} can't be read ({getattr(error, 'strerror', None) or error}); pass another --rows"
-        ) from None
-    found = []
-    torn = 0
-    lines = text.split("\n")
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            found.append((number, from_json(line)))
-        except ValueError as error:
-            # A run that was killed leaves a torn line, which its next start ends.
-            if number > 1 and not line.endswith("}"):
-                torn += 1
-                continue
-            raise CalibrationError(f"line {number} of {shortened(path)} is no JSON: {error}") from None
-    if torn:
-        tell(f"{shortened(path)}: {torn} {'line was' if torn == 1 else 'lines were'} cut off and left out")
-    return found

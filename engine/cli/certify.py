@@ -272,16 +272,16 @@ def _print(found: Certified) -> None:
     confidence = all_digits(found.settings.confidence, percent=True)
     table = Table(*names, caption=f"at most, at least: at {confidence} confidence each")
     for claims in (*found.by_layer, found.run):
-        output, plan = claims.output, claims.plan
         cells = ["all" if claims.layer is None else str(claims.layer)]
-        cells += [f"{output.mean:.2g}", at_most(output.mean_bound), f"{output.largest:.2g}"]
-        cells.append(f"{output.beyond_rounding} of {output.rows:,}")
-        if plan is not None:
+        cells += [f"{claims.mean_error:.2g}", at_most(claims.mean_error_bound), f"{claims.largest_error:.2g}"]
+        cells.append(f"{claims.beyond_rounding} of {claims.rows:,}")
+        if planned:
+            plan: Any = claims  # its columns of a plan are there together
             cells += [f"{plan.mass:.3f}", at_least(plan.mass_bound)]
             cells += [f"{plan.hit_rate:.1%}", at_least(plan.hit_rate_bound, percent=True)]
         table.add_row(*cells)
     console.print(table)
-    if found.run.output.beyond_rounding:
+    if found.run.beyond_rounding:
         console.print("worst heads: " + "; ".join(_head(claims) for claims in found.worst_heads()))
     for line in found.verdict.findings:
         console.print(line, soft_wrap=True)
@@ -294,5 +294,5 @@ def _print(found: Certified) -> None:
 
 
 def _head(claims: Any) -> str:
-    told = f"layer {claims.layer} head {claims.head} mean min(error, 1) {claims.output.mean:.2g}"
-    return told + ("" if claims.plan is None else f", mass {claims.plan.mass:.3f}")
+    told = f"layer {claims.layer} head {claims.head} mean min(error, 1) {claims.mean_error:.2g}"
+    return told + ("" if claims.mass is None else f", mass {claims.mass:.3f}")

@@ -29,7 +29,7 @@ from routesparse.engine.errors import InputError, RouteSparseError
 from routesparse.engine.models.rope import RopeScaling
 
 if TYPE_CHECKING:
-    from routesparse.engine.lab.studies.tuning_windows import Drawn
+    from routesparse.engine.calibrate.tuning_windows import Drawn
 
 ALL = "mixed"  # the domain that is the mean of all in the rows
 _MEASURING = (
@@ -223,9 +223,8 @@ def _measure(
         )
     check_prompts(prompts)
     writable_folder(file.parent)
+    from routesparse.engine.calibrate import one_profile, tuning_windows
     from routesparse.engine.calibrate.prompts import document_groups
-    from routesparse.engine.lab.studies import tuning_windows
-    from routesparse.engine.lab.studies.selection.measure import Bench
     from routesparse.engine.models.load import load_tokenizer
     from routesparse.engine.models.token_count import most_tokens
 
@@ -249,13 +248,13 @@ def _measure(
         ]
     _check_enough(drawn, questions)
     report.line(f"loading model {wanted.model}")
-    asked = tuning_windows.Asked(wanted.model, wanted.rope, seed, "calibration", tokens, command)
-    opened = asked.opening(Bench, captured=not questions)
+    asked = (wanted.model, wanted.rope, seed, "calibration", tokens, command)
+    opened = tuning_windows.Asked(*asked, captured=not questions).opened
     crew, count = wanted.processes.crew(opened)
     with Team(crew, count, report.line) as team:
-        about = tuning_windows.ask(team, opened)
-        assert about is not None  # no time limit is set here
-        outcome = tuning_windows.append(team, opened, drawn, grid, about, file)
+        first = one_profile.ask(team, opened)
+        assert first is not None  # no time limit is set here
+        outcome = tuning_windows.append(team, opened, drawn, grid, first, file)
     if outcome.failed:
         raise RouteSparseError(f"{failures(outcome, 'windows')}; the same command tries again")
     return {one.key for one in drawn}, grid
@@ -280,10 +279,10 @@ def _questions(
     report: Reporter, prompts: Sequence[Path], domain: str, tokenizer: Any, count: int
 ) -> list[Drawn]:
     """Those of files of questions that are measured. Errors: CalibrationError."""
-    from routesparse.engine.lab.studies.tuning_windows import questions
+    from routesparse.engine.calibrate.tuning_windows import draw_questions
 
     found = [one for path in prompts for one in read_questions(path, domain, tokenizer)]
-    drawn = questions(found, count)
+    drawn = draw_questions(found, count)
     if len(drawn) < len(found):
         report.line(f"{len(drawn)} of {len(found)} questions are measured; --windows sets how many")
     return drawn

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import re
 import shlex
 import sys
@@ -11,13 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-import torch
-
 from routesparse.engine import paths
-from routesparse.engine.device.names import device_name
+from routesparse.engine.calibrate.origin import origin
 from routesparse.engine.errors import RouteSparseError
 from routesparse.engine.models.load import LoadedModel
-from routesparse.engine.provenance import git_commit, versions
 from routesparse.engine.terminal import printable
 
 
@@ -61,25 +57,9 @@ def portable(text: str) -> str:
     return re.sub(r"(?<![\w.])/[^\s=]*/([^\s/]+)", r"\1", text)
 
 
-def now() -> str:
-    """The time, UTC."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
 def header(loaded: LoadedModel, arguments: argparse.Namespace) -> dict[str, Any]:
     """Device, versions, model, seed, time and the command that makes this file again."""
-    return {
-        "command": command(),
-        "created_at": now(),
-        "device": device_name(torch.device(loaded.device)),
-        "threads": torch.get_num_threads(),
-        "dtype": loaded.dtype,
-        "versions": versions(),
-        "git_commit": git_commit(),
-        "model": loaded.name,
-        "model_revision": loaded.revision,
-        "seed": arguments.seed,
-    }
+    return origin(loaded, command(), arguments.seed)
 
 
 def save(path: Path, result: dict[str, Any]) -> None:

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from routesparse.engine.lab.rivals.minference import HeadBudget, MInference
+from routesparse.engine.certification.minference_heads import HeadBudget
+from routesparse.engine.lab.rivals.minference import MInference
 from routesparse.engine.lab.rivals.pooled_top_k import PooledTopK
 from routesparse.engine.lab.rivals.rule import Rule, Selection, View
 from routesparse.engine.lab.rivals.static_a_shape import StaticAShape

@@ -14,10 +14,8 @@ prompts wins; then A-shape becomes vertical-slash of the same sizes, and blocks 
 columns (the first 30 before all others) and its max(s, 50) best slashes (the last 100 offsets before all others; of
 equal ones the nearest). ``factor`` enlarges both budgets.
 
-``heads_from_json`` and ``heads_to_json`` read and write the authors' format: a list over layers of
-{"head": [pattern, columns, slashes, score]}. A head or layer that a file leaves out gets (1000, 6096), as in their
-code; ``MInference.filled`` counts them. Of their patterns stream_llm is served too; block_sparse, which their search
-never writes, is refused.
+Budgets of the authors' files are read by engine/certification/minference_heads.py; ``MInference.filled`` counts heads
+that a file leaves out.
 
 Departures: slashes become the KV blocks of 128 x 64 that hold one of their pairs (theirs are 64 x 64 and start
 anywhere); a short last block is pooled over its own tokens; the search may look at sampled rows only (``rows``). Where
@@ -26,35 +24,21 @@ s is below 100, theirs takes any s of the 100 forced offsets, ours the nearest.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
-from routesparse.engine.errors import ConfigError, shortened
-from routesparse.engine.files.plain_files import few_values, read_bounded
+from routesparse.engine.certification.minference_heads import DEFAULT, HeadBudget, Heads
+from routesparse.engine.errors import ConfigError
 from routesparse.engine.lab.rivals.pieces import MOST_LOGITS, last_row_sums, ranks, tiles_of_offsets
 from routesparse.engine.lab.rivals.rule import Selection, View, token_means
 from routesparse.engine.seeds import stable_seed
 
-PATTERNS = ("vertical_and_slash", "stream_llm")
 LAST_ROWS = 64
 POOLED = 32  # tokens of a block in the search
 
 
-class HeadBudget(NamedTuple):
-    """One head's entry. vertical_and_slash: budgets by the last queries; stream_llm: first keys and last keys."""
-
-    pattern: str
-    columns: int  # v
-    slashes: int  # s
-    score: float = 1.0  # mass kept in the search
-
-
-DEFAULT = HeadBudget("vertical_and_slash", 1_000, 6_096)
 GRID = (
     HeadBudget("stream_llm", 100, 800),
     HeadBudget("vertical_and_slash", 30, 800),
@@ -63,12 +47,6 @@ GRID = (
     HeadBudget("vertical_and_slash", 3_500, 100),
     HeadBudget("block_sparse", 8, 1),  # one block in 8
 )
-Heads = tuple[
-    tuple[HeadBudget, ...], ...
-]  # by layer and query head; one that a file leaves out is DEFAULT itself
-MAX_BYTES = 1 << 26  # of a file of heads
-_MOST_HEADS = 4_096  # of a layer
-_MOST_TOKENS = 2**31
 
 
 @dataclass(frozen=True)
@@ -183,44 +161,3 @@ def _winner(masses: Sequence[float]) -> HeadBudget:
     place = max(range(len(GRID)), key=lambda i: masses[i])
     best = DEFAULT if GRID[place].pattern == "block_sparse" else GRID[place]
     return HeadBudget("vertical_and_slash", best.columns, best.slashes, masses[place])
-
-
-def heads_from_json(path: Path) -> Heads:
-    """Budgets of a file in the authors' format. Raises ConfigError where it is none."""
-    try:
-        layers = json.loads(few_values(read_bounded(path, MAX_BYTES).decode("utf-8")))
-        if not isinstance(layers, list):
-            raise ValueError(f"it is one {type(layers).__name__}, not a list")
-        return tuple(_layer(layer) for layer in layers)
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-        raise ConfigError(
-            f"{path} holds no MInference heads ({shortened(error)}); "
-            'it should be a list over layers of {"head": [pattern, columns, slashes, score]}'
-        ) from error
-
-
-def heads_to_json(heads: Heads, path: Path) -> None:
-    """Write budgets in the authors' format."""
-    layers = [{str(h): list(budget) for h, budget in enumerate(layer)} for layer in heads]
-    path.write_text(json.dumps(layers), encoding="utf-8")
-
-
-def _layer(entries: Mapping[str, Sequence[object]]) -> tuple[HeadBudget, ...]:
-    """One layer's heads, up to the last that it names. Raises ValueError with what is wrong."""
-    most = max(map(int, entries), default=-1)
-    names = [str(head) for head in range(min(most, _MOST_HEADS) + 1)]
-    if strange := set(entries).difference(names):
-        raise ValueError(f"head {min(strange)!r}; number the heads from 0")
-    return tuple(_entry(entries[name]) if name in entries else DEFAULT for name in names)
-
-
-def _entry(values: Sequence[object]) -> HeadBudget:
-    """One head's list. Raises ValueError with what is wrong."""
-    pattern, columns, slashes, score = values
-    if pattern not in PATTERNS:
-        raise ValueError(f"pattern {pattern!r}; known are {', '.join(PATTERNS)}")
-    if not (isinstance(columns, int) and isinstance(slashes, int) and isinstance(score, int | float)):
-        raise ValueError(f"entry {values!r}")
-    if not 0 <= min(columns, slashes) <= max(columns, slashes) < _MOST_TOKENS:
-        raise ValueError(f"{columns} columns and {slashes} slashes")
-    return HeadBudget(str(pattern), columns, slashes, float(score))

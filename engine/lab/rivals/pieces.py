@@ -1,4 +1,4 @@
-"""What several rules share: sums over the last rows, slashes as tiles, ranks, and key blocks as long as query blocks.
+"""What several rules share: sums over the last rows, slashes as tiles, the best blocks, key blocks of query block size.
 
 A *slash* is a diagonal of the attention matrix: the pairs with query position - key position = offset. The kernel reads
 aligned tiles of block_q x block_k, so a slash becomes every tile that holds one of its pairs.
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import torch
 
-from routesparse.engine.lab.rivals.rule import View
+from routesparse.engine.lab.rivals.rule import Selection, View
 
 MOST_LOGITS = 1 << 26  # of one chunk, all heads together: 256 MiB in float32
 
@@ -55,6 +55,16 @@ def ranks(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(order).scatter_(
         -1, order, torch.arange(x.shape[-1], device=x.device).expand_as(x)
     )
+
+
+def best_blocks(view: View, scores: torch.Tensor, blocks: int) -> Selection:
+    """The ``blocks`` best KV blocks of each query block: scores float [1, H, M, N].
+
+    The blocks that every plan of ours reads (sink, diagonal and the block before it) are counted among them.
+    """
+    forced, causal = view.forced_and_causal
+    ordered = scores.masked_fill(forced, torch.inf).masked_fill(~causal, -torch.inf)
+    return Selection((ranks(ordered) < blocks) & causal)
 
 
 def square_distance(view: View) -> torch.Tensor:

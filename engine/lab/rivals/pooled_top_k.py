@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from routesparse.engine.lab.rivals.pieces import best_blocks
 from routesparse.engine.lab.rivals.rule import Selection, View, token_means
-from routesparse.engine.lab.rivals.scorers.row_shares import best_blocks
 
 
 @dataclass(frozen=True)

@@ -75,11 +75,9 @@ def prompt_of(job: Job, prepared: Prepared, loaded: LoadedModel) -> prompts.Prom
     answer = [] if job.suite == pg19.SUITE.name else _ids(loaded, prepared.example.answer or "\n")
     begin, ids = loaded.tokenizer.bos_token_id, _ids(loaded, prepared.text)
     ids = ids if begin is None else [begin, *ids]
-    item = prompts.Item(
-        f"{job.suite}/{prepared.example.task}", prepared.length, prepared.example.index, job.seed
-    )
-    asked = [] if answer else list(range(1, len(ids)))
-    return prompts.Prompt(item, ids, asked, answer, (), {})
+    example = prepared.example
+    name = f"{job.suite}/{example.task}/{prepared.length}/{example.index}/{job.seed}"
+    return prompts.Prompt(name, job.seed, ids, [] if answer else list(range(1, len(ids))), answer)
 
 
 def _ids(loaded: LoadedModel, text: str) -> list[int]:

@@ -18,14 +18,14 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from routesparse.engine.calibrate.row_files import read_lines
 from routesparse.engine.errors import InputError
 from routesparse.engine.lab.runner.job import Job
 from routesparse.engine.lab.runner.predictions import key
-from routesparse.engine.lab.studies.selection import rows
 
 DIGITS = 5  # of a float that is kept
 
@@ -35,19 +35,19 @@ def keep(job: Job) -> tuple[int, int]:
 
     Errors: InputError where a prediction was made from another prompt than the kept ones of its sample.
     """
-    _same_prompts((*rows.read_lines(job.kept), *_new(job.predictions)))
+    _same_prompts((*_rows(job.kept), *_rows(job.predictions)))
     found = (
-        _add(job.kept, _new(job.predictions), key),
-        _add(job.kept_times, _new(job.times), lambda row: (*key(row), row.get("git_commit"))),
+        _add(job.kept, job.predictions, key),
+        _add(job.kept_times, job.times, lambda row: (*key(row), row.get("git_commit"))),
     )
     dataclasses.replace(job, data=Path("data"), out=Path(".")).save_in(job.out)
     return found
 
 
-def _new(path: Path) -> Iterator[dict[str, Any]]:
-    """What was measured, of all parts; not what failed."""
-    for part in rows.parts(path):
-        yield from (row for row in rows.read_lines(part) if "failed" not in row and "config_hash" in row)
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """What was measured; not what failed."""
+    found = (row for _, row in read_lines(path)) if path.exists() else ()
+    return [row for row in found if "failed" not in row and "config_hash" in row]
 
 
 def _same_prompts(found: Iterable[dict[str, Any]]) -> None:
@@ -62,13 +62,13 @@ def _same_prompts(found: Iterable[dict[str, Any]]) -> None:
             )
 
 
-def _add(path: Path, new: Iterable[dict[str, Any]], named: Callable[[dict[str, Any]], object]) -> int:
+def _add(path: Path, new: Path, named: Callable[[dict[str, Any]], object]) -> int:
     """Lines that the file has afterwards. It is replaced as a whole: a torn one would lose what came before.
 
     named: what tells two lines apart.
     """
-    there = {named(row) for row in rows.read_lines(path)}
-    fresh = {named(row): row for row in new if named(row) not in there}
+    there = {named(row) for row in _rows(path)}
+    fresh = {named(row): row for row in _rows(new) if named(row) not in there}
     if fresh:
         ordered = sorted(fresh.values(), key=lambda row: (row["length"], row["task"], row["index"]))
         text = "".join(json.dumps(_rounded(row), separators=(",", ":")) + "\n" for row in ordered)

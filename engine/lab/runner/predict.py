@@ -14,11 +14,13 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from routesparse.engine.calibrate import one_profile
+from routesparse.engine.calibrate.row_files import Appender
 from routesparse.engine.crew.crews import ONE, Processes
 from routesparse.engine.crew.share import failures
 from routesparse.engine.crew.work import Piece, Work
@@ -30,15 +32,14 @@ from routesparse.engine.lab.runner.asked import check_lengths, config_hash, labe
 from routesparse.engine.lab.runner.job import Job
 from routesparse.engine.lab.runner.predictions import finished, key
 from routesparse.engine.lab.runner.prepare import Prepared, all_prepared
-from routesparse.engine.lab.studies.one_profile import opening, share_benched
-from routesparse.engine.lab.studies.selection import methods, prompts, rows
+from routesparse.engine.lab.studies.selection import methods, prompts
+from routesparse.engine.lab.studies.selection.measure import Bench, probes_of
 from routesparse.engine.lab.suites import pg19
 from routesparse.engine.lab.suites.registry import find
 from routesparse.engine.lab.suites.suite import Suite
 from routesparse.engine.models.load import load_in_turn
 
 if TYPE_CHECKING:
-    from routesparse.engine.lab.studies.selection.measure import Bench
     from routesparse.engine.models.load import LoadedModel
 
 Asking = tuple[Prepared, tuple[tuple[str, float], ...]]  # one prompt, by methods with their settings
@@ -55,23 +56,27 @@ def predict(job: Job, bench: type[Bench], processes: Processes = ONE, limit_s: f
     deadline = time.time() + limit_s
     prompts_of_job = all_prepared(job)  # what is missing is told before a model is loaded
     done = frozenset(key(row) for row in finished(job))
-    count = 1 if processes.count is None else processes.count
-    kind = functools.partial(bench, captured=count == 1)
-    opened = opening(functools.partial(_opened, job, kind, _longest(prompts_of_job), done))
+    kind = functools.partial(bench, captured=(processes.count or 1) == 1)
+    opened = one_profile.opening(functools.partial(_opened, job, kind, _longest(prompts_of_job), done))
     # Of all prompts every method's first setting before the second ones; all methods of a turn on one prompt together.
     lots = [
         [Piece(prepared.sample_id, (prepared, tuple(turn)))]
         for turn in methods.rounds(["dense", *job.methods])
         for prepared in prompts_of_job
     ]
-    crew, count = processes.crew(opened)
-    with rows.Appender(job.predictions) as out:
+    count = 1
+    with Appender(job.predictions) as out:
+
+        def begin(header: Row, processes: int) -> None:
+            nonlocal count
+            count = processes
 
         def keep(piece: Piece, made: list[Row] | None) -> None:
             for row in made or ():
                 out.write({**row, "processes": count})
 
-        outcome = share_benched(Work("predict", opened, lots, keep), crew, count, study.note, deadline)
+        work = Work("predict", opened, lots, keep)
+        outcome = one_profile.share(work, processes, study.note, deadline, begin)
     if outcome.failed:
         raise RouteSparseError(f"{failures(outcome, 'prompts')}; the same command tries again")
     return len(out.failed)
@@ -102,16 +107,12 @@ class _Predicting:
             for turn in usable
             for one in turn
         }
-        self._by = {
+        self.probes = probes_of(method for method, _ in self._methods.values())
+        self.header = {
             "device": device_name(torch.device(loaded.device)),
             "weights": loaded.revision,
             "torch": torch.__version__,
         }
-
-    @property
-    def chosen(self) -> Iterable[methods.Method]:
-        """The methods that can be made."""
-        return [method for method, _ in self._methods.values()]
 
     def __call__(self, asking: Asking) -> list[Row] | None:
         prepared, named = asking
@@ -127,7 +128,7 @@ class _Predicting:
             self.bench, find(self._job.suite), [method for method, _ in missing], prepared, prompt
         )
         return [
-            {**label(self._job, method, prepared, code), **self._by, **_finite(numbers)}
+            {**label(self._job, method, prepared, code), **self.header, **_finite(numbers)}
             for (method, code), numbers in zip(missing, found, strict=True)
         ]
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from routesparse.engine.calibrate.row_files import read_lines
 from routesparse.engine.errors import InputError
-from routesparse.engine.lab.studies.selection import rows
 from routesparse.engine.lab.suites import pg19
 from routesparse.engine.schema import Count, FieldError, Real, checked, in_file
 
@@ -65,13 +65,14 @@ class Predicted(Book):
 
 
 def _read(path: Path, kind: type[Timed]) -> dict[tuple[str, str, int], dict[str, Any]]:
-    """The rows without those that failed, the last for each key. Errors: InputError that names file, row and field."""
+    """The rows without those that failed, the last for each key. Errors: InputError that names file, line and field."""
     found = {}
-    for number, row in enumerate(rows.read_lines(path), 1):
-        if "failed" in row:
+    for number, row in read_lines(path) if path.exists() else ():
+        if isinstance(row, dict) and "failed" in row:
             continue
         try:
-            checked(Book if kind is Predicted and row.get("suite") == pg19.SUITE.name else kind, row)
+            book = kind is Predicted and isinstance(row, dict) and row.get("suite") == pg19.SUITE.name
+            checked(Book if book else kind, row)
         except FieldError as error:
             raise InputError(
                 f"{path.name}, row {number}: {error}; remove the row, and it is made anew"
@@ -86,13 +87,9 @@ def key(row: dict[str, Any]) -> tuple[str, str, int]:
 
 
 def finished(job: Job) -> Iterable[dict[str, Any]]:
-    """The predictions made so far, kept ones first, without those that failed; of two for one key the kept one counts,
-    else the later one."""
-    found: dict[tuple[str, str, int], dict[str, Any]] = {}
-    for path in rows.parts(job.predictions):
-        found |= _read(path, Predicted)
-    kept = _read(job.kept, Predicted)
-    return (kept | {name: row for name, row in found.items() if name not in kept}).values()
+    """The predictions made so far, without those that failed; of two for one key the kept one counts, else the later
+    one."""
+    return (_read(job.predictions, Predicted) | _read(job.kept, Predicted)).values()
 
 
 def timed(job: Job) -> Iterable[dict[str, Any]]:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from routesparse.engine import paths
+from routesparse.engine.calibrate.origin import now
 from routesparse.engine.errors import InputError, ResultsError
 from routesparse.engine.files.plain_files import read_json
 from routesparse.engine.lab import study
@@ -32,7 +33,6 @@ from routesparse.engine.lab.runner.predictions import (
     time_commits,
 )
 from routesparse.engine.lab.runner.prepare import all_prepared
-from routesparse.engine.lab.studies.selection import rows as row_files
 from routesparse.engine.lab.suites import pg19
 from routesparse.engine.lab.suites.registry import find
 from routesparse.engine.provenance import git_commit, versions
@@ -108,7 +108,7 @@ def gather(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], list[dict[str
     scores, prompts, seed = [], [], 0
     weights: dict[str, Path] = {}  # the hash of dense's configuration, to its folder
     for folder in folders:
-        if not row_files.parts(folder / "predictions.jsonl") and not (folder / "kept.jsonl.gz").exists():
+        if not any((folder / name).exists() for name in ("predictions.jsonl", "kept.jsonl.gz")):
             read(folder / "scores.json")
             scores.append(read_json(folder / "scores.json", MOST_BYTES))
             continue
@@ -211,10 +211,8 @@ def _where(row: Mapping[str, Any]) -> Where:
 
 
 def _processes(job: Job) -> int:
-    """How many processes predicted at once, as rows say; of older folders each process has a file of its own."""
-    said = [row.get("processes", 1) for row in finished(job)]
-    older = [part for part in row_files.parts(job.predictions) if part != job.predictions]
-    return max([1, len(older), *said])
+    """How many processes predicted at once, as rows say."""
+    return max((row.get("processes", 1) for row in finished(job)), default=1)
 
 
 def _about(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> dict[str, Any]:
@@ -234,7 +232,7 @@ def _about(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> dict[str,
         "seed": job.seed,
         "n": job.n,
         "model": Path(job.model).name,
-        "created_at": study.now(),
+        "created_at": now(),
         "git_commit": git_commit(),
         "versions": versions(),
         "resamples": paired.RESAMPLES,

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from routesparse.engine.calibrate.row_files import Appender
 from routesparse.engine.device.names import device_name
 from routesparse.engine.lab import study
 from routesparse.engine.lab.runner.asked import check_lengths, config_hash, label, prompt_of
 from routesparse.engine.lab.runner.job import Job
 from routesparse.engine.lab.runner.predictions import NUMBERS, key, timed
 from routesparse.engine.lab.runner.prepare import Prepared, all_prepared
-from routesparse.engine.lab.studies.selection import methods, rows
+from routesparse.engine.lab.studies.selection import methods
 from routesparse.engine.models.load import load_in_turn
 from routesparse.engine.provenance import git_commit
 
@@ -56,7 +57,7 @@ def measure_times(job: Job, kind: type[Bench], limit_s: float = float("inf")) ->
     ]
     done = {key(row) for row in timed(job) if row.get("git_commit") == git_commit()}
     spreads: list[float] = []
-    with rows.Appender(job.times) as out:
+    with Appender(job.times) as out:
         for number, prepared in enumerate(mine):
             todo = [pair for pair in usable if (pair[1], prepared.sample_id, job.seed) not in done]
             if not todo:

@@ -1,11 +1,10 @@
 """The bundled calibrations prose, code, dialog, mixed and robust, from windows measured once.
 
-    python -m routesparse.engine.lab.shipped.ship_calibrations --units units --profile P.json --out data/calibrations
+    python -m routesparse.engine.lab.shipped.ship_calibrations --units units.jsonl.gz --profile P.json \\
+        --out data/calibrations
 
 ``--units`` names what ``measure.py`` wrote. The same fitting as in `routesparse calibrate`: alpha and e from fold A,
-delta from fold B. Under the policy "certified" every window was measured at one lambda; where fold A asks for another
-one this stops and says so. Under "priced" there is none to ask for. alpha enters the risk alone, which this policy
-without a limit never reads.
+delta from fold B.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from routesparse.engine.calibrate.fit import GATE_STEP, Subject, assemble, fit_alpha, wanted_gate
+from routesparse.engine.calibrate.fit import Subject, assemble, fit_alpha
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.lab import study
 from routesparse.engine.lab.studies.coverage.data import load, measures
@@ -40,7 +39,7 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     loaded = load_model(arguments.model, device="cpu")
     measured = load(arguments.units)
-    config = replace(measured.config, gate_threshold=measured.gate_threshold, seed=arguments.seed)
+    config = replace(measured.config, seed=arguments.seed)
     told = measured.provenance
     subject = Subject(
         loaded.name, loaded.revision, loaded.dtype, device_text(told), LatencyProfile.load(arguments.profile)
@@ -56,13 +55,6 @@ def main(argv: list[str] | None = None) -> None:
     folds = [measures(*measured.part(fold)) for fold in ("A", "B")]
     for name, parts in NAMES.items():
         fold_a, fold_b = ([m for m in fold if m.domain in parts] for fold in folds)
-        if measured.gate_threshold is not None:
-            wanted = wanted_gate(fold_a, config, name == "robust")
-            if abs(wanted - measured.gate_threshold) >= GATE_STEP:
-                raise CalibrationError(
-                    f"{name}: fold A asks for lambda {wanted:.3f}, the windows were measured at "
-                    f"{measured.gate_threshold:.3f}; measure again with --gate-threshold {wanted:.3f}"
-                )
         made = assemble(
             fold_a,
             fold_b,

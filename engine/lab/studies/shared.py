@@ -6,36 +6,36 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from routesparse.engine.calibrate import one_profile
+from routesparse.engine.calibrate.row_files import Appender
 from routesparse.engine.crew.crews import Processes
 from routesparse.engine.crew.share import Outcome, failures
 from routesparse.engine.crew.work import Piece, Work
 from routesparse.engine.lab import study
-from routesparse.engine.lab.studies.one_profile import Benched, opening, share_benched
-from routesparse.engine.lab.studies.selection import rows
 
 Line = dict[str, Any]
 
 
 def append_lines(
     path: Path,
-    opened: Callable[[int], Benched],
+    opened: Callable[[int], one_profile.Benched],
     lots: Sequence[Sequence[Piece]],
     processes: Processes,
     deadline: float,
 ) -> int:
-    """Append what ``opened``'s pieces return, lists of lines; all route by one profile.
+    """Append a header and the line that ``opened`` makes of each piece, None where it makes none; all route by one
+    profile.
 
     Returns how many lines say that they failed. Errors: SystemExit where a piece failed.
     """
-    started = opening(opened)
-    crew, count = processes.crew(started)
-    with rows.Appender(path) as out:
+    with Appender(path) as out:
 
-        def keep(piece: Piece, lines: Sequence[Line] | None) -> None:
-            for line in lines or ():
+        def keep(piece: Piece, line: Line | None) -> None:
+            if line is not None:
                 out.write(line)
 
-        check(share_benched(Work("measure", started, lots, keep), crew, count, study.note, deadline))
+        work = Work("measure", one_profile.opening(opened), lots, keep)
+        check(one_profile.share(work, processes, study.note, deadline, lambda header, _: out.write(header)))
     return len(out.failed)
 
 

@@ -11,13 +11,6 @@ check afterwards.
 --questions measures gold answers in place of texts, for ``--target answer=``: files of questions, such as
 ``routesparse evaluate SUITE --stage prepare`` leaves, each whole; a file's name is its domain, in whatever
 folder, and questions of one document count together.
-
-Windows are drawn independently, as many from each cluster: the document, or where documents are pieces of projects
-(domains code and docs) the project. Numbers are means over all positions of a window but the first token:
-    kl         sum_v p_dense(v) (log p_dense(v) - log p(v)), in nats a token
-    agreement  the share of positions whose likeliest next token is that of dense attention
-    nats, nats_dense   the text's own loss, in nats a token, routed and dense
-Of a question they are means over the tokens of its gold answer.
 """
 
 from __future__ import annotations
@@ -28,15 +21,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from routesparse.engine.calibrate.prompts import Window
+from routesparse.engine.calibrate import one_profile, tuning_windows
+from routesparse.engine.calibrate.prompts import Document, Window, read_documents
 from routesparse.engine.calibrate.questions import read_questions
+from routesparse.engine.calibrate.tuning_windows import GRID, Drawn
 from routesparse.engine.crew.crews import Processes
 from routesparse.engine.crew.share import Team
 from routesparse.engine.errors import CalibrationError, shortened
 from routesparse.engine.lab import study
-from routesparse.engine.lab.studies import shared, tuning_windows
-from routesparse.engine.lab.studies.selection.measure import Bench
-from routesparse.engine.lab.studies.tuning_windows import GRID, Drawn
+from routesparse.engine.lab.studies import shared
+from routesparse.engine.lab.studies.coverage.plan import cluster, projects
 from routesparse.engine.models.load import load_tokenizer
 
 
@@ -59,18 +53,19 @@ def main(argv: list[str] | None = None) -> None:
     deadline = time.time() + arguments.limit_s
     prices = tuning_windows.check_prices(arguments.prices)
     asked = tuning_windows.Asked(
-        *(arguments.model, None, arguments.seed, arguments.split, arguments.tokens, study.command())
+        *(arguments.model, None, arguments.seed, arguments.split, arguments.tokens, study.command()),
+        captured=not arguments.questions,
     )
-    opened = asked.opening(Bench, captured=not arguments.questions)
+    opened = asked.opened
     crew, count = Processes(arguments.processes, arguments.ray).crew(opened)
     with Team(crew, count, study.note, deadline) as team:
-        about = tuning_windows.ask(team, opened)
-        if about is None:
+        first = one_profile.ask(team, opened)
+        if first is None:
             study.note("out of time before anything was measured; the same command goes on from here")
             return
         # A domain's windows in turn with the others', so that a run that is cut short has some of each.
         windows = [drawn for lot in _in_turn(_drawn(arguments)) for drawn in lot]
-        outcome = tuning_windows.append(team, opened, windows, prices, about, arguments.out)
+        outcome = tuning_windows.append(team, opened, windows, prices, first, arguments.out)
     shared.check(outcome)
 
 
@@ -81,10 +76,18 @@ def _drawn(arguments: argparse.Namespace) -> list[list[Drawn]]:
         return _asked(arguments.questions, arguments.tokens, tokenizer)
     found = []
     for domain in arguments.domains:
-        documents, of = tuning_windows.read_split(arguments.data, domain, arguments.split, tokenizer)
+        documents, of = read_split(arguments.data, domain, arguments.split, tokenizer)
         shape = (arguments.tokens, arguments.windows)
         found.append(tuning_windows.draw_windows(documents, of, *shape, tokenizer, arguments.seed))
     return found
+
+
+def read_split(data: Path, domain: str, split: str, tokenizer: Any) -> tuple[list[Document], dict[str, str]]:
+    """The documents of a folder <domain>/<split>, and the cluster of each by its name: the document, or the project
+    whose piece it is. Errors: InputError, CalibrationError.
+    """
+    documents, of = read_documents(data / domain / split, domain, tokenizer), projects(data)
+    return documents, {d.name: cluster(Window(domain, d.name, d.sha256, 0, ()), of) for d in documents}
 
 
 def _asked(files: Sequence[Path], tokens: int, tokenizer: Any) -> list[list[Drawn]]:
@@ -97,7 +100,7 @@ def _asked(files: Sequence[Path], tokens: int, tokenizer: Any) -> list[list[Draw
                     f"a question of {shortened(path)} has {one.tokens:,} tokens; pass a larger --tokens"
                 )
             domains.setdefault(path.stem, []).append(one)
-    return [tuning_windows.questions(lot, len(lot)) for lot in domains.values()]
+    return [tuning_windows.draw_questions(lot, len(lot)) for lot in domains.values()]
 
 
 def _in_turn(lots: Sequence[Sequence[Drawn]]) -> Iterator[list[Drawn]]:

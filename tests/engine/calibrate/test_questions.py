@@ -5,8 +5,8 @@ import json
 import pytest
 
 from routesparse.engine.calibrate.questions import are_questions, read_questions
+from routesparse.engine.calibrate.tuning_windows import draw_questions
 from routesparse.engine.errors import CalibrationError
-from routesparse.engine.lab.studies.tuning_windows import questions
 
 
 class Bytes:
@@ -79,9 +79,9 @@ def test_texts_and_questions_are_not_measured_together(tmp_path):
 def test_every_document_has_its_first_question_before_any_has_its_second(tmp_path):
     rows = [{"prompt": f"{doc} {i}", "answer": "x", "document": doc} for doc in "ab" for i in range(2)]
     windows = read_questions(write(tmp_path / "q.jsonl", *rows), "mine", Bytes())
-    drawn = questions(windows, 3)
+    drawn = draw_questions(windows, 3)
     assert [(one.cluster, one.index) for one in drawn] == [("a", 0), ("b", 0), ("a", 1)]
-    prompt = drawn[0].prompt("calibration", 7)
-    assert prompt.answer == list(b"x") and not prompt.asked and not prompt.is_text
+    text = drawn[0].text("calibration", 7)
+    assert text.answer == list(b"x") and not text.asked
     with pytest.raises(CalibrationError, match="comes twice"):
-        questions([*windows, windows[0]], 9)
+        draw_questions([*windows, windows[0]], 9)

@@ -75,7 +75,7 @@ def test_every_family_s_own_attention_is_exact(family, nothing_left_behind):
     assert torch.equal(found, wanted)
     assert report.verdict.level == "exact" and report.last.name == "eager"
     assert [claims.layer for claims in report.by_layer] == [0, 1] and len(report.by_head) == 8
-    assert report.run.output.rows == 2 * 4 * 24
+    assert report.run.rows == 2 * 4 * 24
     assert torch.equal(model(ids).logits, wanted)
 
 
@@ -96,7 +96,7 @@ def test_a_function_that_forgets_soft_cap_window_or_sinks_is_found(family):
             model(prompt())
     finally:
         del AttentionInterface._global_mapping["forgetful"]
-    assert report.verdict.level == "differs" and report.run.output.mean > 0.02
+    assert report.verdict.level == "differs" and report.run.mean_error > 0.02
 
 
 def test_a_foreign_attention_function_is_certified_beside_its_plan(nothing_left_behind):
@@ -126,12 +126,12 @@ def test_a_foreign_attention_function_is_certified_beside_its_plan(nothing_left_
             model(prompt())
     finally:
         del AttentionInterface._global_mapping["banded"]
-    kept = report.run.plan
+    kept = report.run
     assert (report.last.name, report.last.plan, report.verdict.level) == ("banded", "band", "differs")
     assert kept.disagreement < 1e-4 and 0 < kept.mass < 1
-    assert kept.error == pytest.approx(report.run.output.mean, rel=0.2)
+    assert kept.plan_error == pytest.approx(report.run.mean_error, rel=0.2)
     assert not any("does not compute this plan" in told for told in report.verdict.findings)
-    assert report.worst_heads(1)[0].output.mean == max(c.output.mean for c in report.by_head)
+    assert report.worst_heads(1)[0].mean_error == max(c.mean_error for c in report.by_head)
 
 
 def test_a_plan_that_the_function_does_not_compute_is_said_to_be_another(nothing_left_behind):
@@ -140,7 +140,7 @@ def test_a_plan_that_the_function_does_not_compute_is_said_to_be_another(nothing
     plan[:, 2, 1] = False
     with certify(model, plan=plan) as report:
         model(prompt())
-    assert report.verdict.level == "exact" and report.run.plan.mass < 1
+    assert report.verdict.level == "exact" and report.run.mass < 1
     assert any("does not compute this plan" in told for told in report.verdict.findings)
 
 
@@ -157,7 +157,7 @@ def test_our_own_routed_attention_is_certified_in_either_order(outside, nothing_
         model(ids)
     report, trace = (other, one) if outside == "route" else (one, other)
     assert report.last.name == "routesparse" and len(trace.prompts) == 1
-    assert report.run.output.rows == 2 * 4 * 64
+    assert report.run.rows == 2 * 4 * 64
     assert model.config._attn_implementation == "sdpa"
 
 
@@ -165,9 +165,9 @@ def test_a_rule_is_certified_with_the_plan_that_it_made(nothing_left_behind):
     model, router = build(attention="sdpa"), RuleRouter(XAttention(0.6), extras=False)
     with routed_by(model, router), certify(model, plan=lambda layer: router.plan) as report:
         model(prompt(700))
-    kept = report.run.plan
+    kept = report.run
     assert kept.disagreement < 1e-4 and 0.5 < kept.mass < 1.0
-    assert report.run.output.mean == pytest.approx(kept.error, rel=1e-2)
+    assert report.run.mean_error == pytest.approx(kept.plan_error, rel=1e-2)
 
 
 def test_only_prefills_are_certified_and_one_in_so_many(nothing_left_behind):
@@ -186,7 +186,7 @@ def test_left_padding_is_neither_drawn_nor_read(nothing_left_behind):
         model(ids, attention_mask=real)
     assert report.verdict.level == "exact"
     for claims, scores in zip(report.by_layer, report.last.scores, strict=True):
-        assert scores["positions"][1].min() >= 70 and claims.output.rows == 2 * 4 * 64
+        assert scores["positions"][1].min() >= 70 and claims.rows == 2 * 4 * 64
 
 
 def test_arguments_by_position_are_seen_as_those_by_name(nothing_left_behind):

@@ -6,14 +6,14 @@ import torch
 from routesparse.engine import certify, certify_attention
 from routesparse.engine.certification.certify import Request
 from routesparse.engine.errors import ConfigError, UnsupportedModelError
-from routesparse.engine.lab.studies import certify_trials
+from tests.engine.certification import trials
 
 
 def test_the_rows_of_a_function_are_placed_by_its_keys_and_the_call():
     def positions(seeds, **named):
-        with certify(lambda q, k, v: certify_trials.dense(q, k, v, 0), rows=8, **named) as report:
+        with certify(lambda q, k, v: trials.dense(q, k, v, 0), rows=8, **named) as report:
             for seed in seeds:
-                report.attention(*certify_trials.problem(seed, torch.float32))
+                report.attention(*trials.problem(seed, torch.float32))
         return [one.scores[0]["positions"].tolist() for one in report.passes]
 
     first = positions([0, 0])
@@ -22,8 +22,8 @@ def test_the_rows_of_a_function_are_placed_by_its_keys_and_the_call():
 
 
 def test_a_report_keeps_its_last_passes_only():
-    q, k, v = certify_trials.problem(0, torch.float32)
-    with certify(lambda q, k, v: certify_trials.dense(q, k, v, 0), rows=8, keep=2) as report:
+    q, k, v = trials.problem(0, torch.float32)
+    with certify(lambda q, k, v: trials.dense(q, k, v, 0), rows=8, keep=2) as report:
         for _ in range(4):
             report.attention(q, k, v)
     assert [one.layers for one in report.passes] == [(2,), (3,)]
@@ -49,7 +49,7 @@ def test_a_report_keeps_its_last_passes_only():
     ],
 )
 def test_settings_out_of_range_are_refused(named, told):
-    with pytest.raises(ConfigError, match=told), certify(certify_trials.dense, **named):
+    with pytest.raises(ConfigError, match=told), certify(trials.dense, **named):
         pass
     with pytest.raises(UnsupportedModelError, match="neither a model nor"), certify(3):
         pass
@@ -57,24 +57,24 @@ def test_settings_out_of_range_are_refused(named, told):
 
 def test_a_function_is_certified_call_by_call():
     def half(q, k, v, scale=None):
-        return 0.5 * certify_trials.dense(q, k, v, 0)
+        return 0.5 * trials.dense(q, k, v, 0)
 
-    q, k, v = certify_trials.problem(0, torch.float32)
+    q, k, v = trials.problem(0, torch.float32)
     with certify(half, rows=8, tolerance=0.6) as report:
         report.attention(q, k, v)
         report.attention(q, k, v)
     assert [one.name for one in report.passes] == ["half", "half"]
-    assert report.run.output.mean == pytest.approx(0.5, abs=1e-4)
+    assert report.run.mean_error == pytest.approx(0.5, abs=1e-4)
     assert report.verdict.level == "differs"  # 32 rows can't promise 1 % at 95 %
     with certify(half, rows=128, tolerance=0.6) as report:
         report.attention(q, k, v)
     assert report.verdict.level == "within" and "half: within" in str(report)
 
 
-@pytest.mark.parametrize("case", certify_trials.CASES)
+@pytest.mark.parametrize("case", trials.CASES)
 def test_broken_attention_is_found_and_whole_attention_is_not_accused(case):
     """Ten trials of each; 200 are counted in data/results/CERTIFY.md."""
-    found = certify_trials.counted(case, 10)
+    found = trials.counted(case, 10)
     if found["whole"]:
         assert found["alarms"] == 0 and found["spoiled_share"] == 0.0
     else:
@@ -82,15 +82,15 @@ def test_broken_attention_is_found_and_whole_attention_is_not_accused(case):
 
 
 def test_the_record_is_json_with_claims_of_run_layers_and_heads():
-    q, k, v = certify_trials.problem(0, torch.float32)
-    out = certify_trials.dense(q, k, v, 0)
+    q, k, v = trials.problem(0, torch.float32)
+    out = trials.dense(q, k, v, 0)
     told = certify_attention(q, k, v, out, request=Request(rows=8), layer=3).as_dict()
     assert told["verdict"]["passed"] is True and told["layers"][0]["layer"] == 3
-    assert len(told["heads"]) == 4 and told["run"]["output"]["rows"] == 32 and told["run"]["plan"] is None
+    assert len(told["heads"]) == 4 and told["run"]["rows"] == 32 and told["run"] is None
 
 
 def test_shapes_that_do_not_fit_are_refused():
-    q, k, v = certify_trials.problem(0, torch.float32)
+    q, k, v = trials.problem(0, torch.float32)
     others = {
         "output": (q, k, v, q[:, :, :5]),
         "dimensions": (q[0], k[0], v[0], q[0]),

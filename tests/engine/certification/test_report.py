@@ -8,14 +8,14 @@ from routesparse.engine import certify, certify_attention
 from routesparse.engine.certification.certify import Request
 from routesparse.engine.certification.report import Settings
 from routesparse.engine.errors import PromptError
-from routesparse.engine.lab.studies import certify_trials
 from routesparse.engine.store import bundle
+from tests.engine.certification import trials
 
 
 def certified(rows=512, dtype=torch.float32, sparse=False, **settings):
     """Dense attention, or half of it, certified."""
-    q, k, v = certify_trials.problem(0, dtype)
-    out = certify_trials.dense(q, k, v, 0) * (0.5 if sparse else 1.0)
+    q, k, v = trials.problem(0, dtype)
+    out = trials.dense(q, k, v, 0) * (0.5 if sparse else 1.0)
     tokens = q.shape[2]
     plan = np.tri(-(-tokens // 128), -(-tokens // 64), 1, dtype=bool)[None] if sparse else None
     return certify_attention(
@@ -24,8 +24,8 @@ def certified(rows=512, dtype=torch.float32, sparse=False, **settings):
 
 
 def test_a_report_leaves_a_bundle_that_the_dashboard_takes_in(tmp_path):
-    q, k, v = certify_trials.problem(0, torch.float32)
-    with certify(lambda q, k, v: certify_trials.dense(q, k, v, 0) * 0.5, rows=64) as report:
+    q, k, v = trials.problem(0, torch.float32)
+    with certify(lambda q, k, v: trials.dense(q, k, v, 0) * 0.5, rows=64) as report:
         with pytest.raises(PromptError, match="nothing was certified yet"):
             report.to_bundle(tmp_path)
         report.attention(q, k, v)
@@ -44,14 +44,14 @@ def test_a_report_leaves_a_bundle_that_the_dashboard_takes_in(tmp_path):
 
 def test_exact_output_passes_a_tolerance_only_where_enough_rows_show_it():
     few, enough = certified(rows=32, tolerance=0.1), certified(tolerance=0.1)
-    assert few.run.output.beyond_tolerance == 0 and few.run.output.beyond_rounding == 0
+    assert few.run.beyond_tolerance == 0 and few.run.beyond_rounding == 0
     assert not few.verdict.passed and "pass more rows" in few.verdict.sentence
     assert enough.verdict.level == "exact" and certified(rows=32).verdict.level == "exact"
 
 
 def test_a_tolerance_below_the_rounding_is_not_kept_by_exact_output():
     found = certified(dtype=torch.bfloat16, tolerance=1e-6)
-    assert found.run.output.beyond_rounding == 0 and found.run.output.beyond_tolerance > 0
+    assert found.run.beyond_rounding == 0 and found.run.beyond_tolerance > 0
     assert found.verdict.level == "differs" and "pass more rows" not in found.verdict.sentence
     assert certified(dtype=torch.bfloat16).verdict.level == "exact"
 
@@ -71,4 +71,4 @@ def test_every_sentence_with_a_bound_names_its_confidence(settings, sparse):
 def test_the_mean_is_said_to_be_that_of_the_error_up_to_1():
     found = certified(sparse=True)
     assert "mean of min(relative output error, 1) is at most 0.5" in found.verdict.sentence
-    assert float(found.verdict.sentence.rsplit(" ", 1)[1]) >= found.run.output.mean_bound
+    assert float(found.verdict.sentence.rsplit(" ", 1)[1]) >= found.run.mean_error_bound

@@ -76,7 +76,6 @@ def test_rows_come_back_in_the_order_in_which_they_were_drawn(oracle, monkeypatc
     """The betting bound needs them so; chunks are scored by ascending row, and a plan's rows come in chunks, too."""
     monkeypatch.setattr("routesparse.kernels.exact_rows.naive.CHUNK_SCORES", 2_000)
     monkeypatch.setattr("routesparse.engine.certification.rows.MOST_READ", 20_000)
-    monkeypatch.setattr("routesparse.engine.certification.exact_rows.CHUNK_SCORES", 2_000)
     inputs = oracle.draw_inputs(0, n_q=300)
     out = oracle.attention(inputs).float()
     out[:, :, torch.arange(300)] *= 1 + torch.arange(300).view(-1, 1) / 300
@@ -99,7 +98,7 @@ def test_values_may_be_of_another_size_than_keys(oracle):
     v = torch.randn(1, k.shape[1], 300, 24, generator=torch.Generator().manual_seed(0))
     out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     found = certify_attention(q, k, v, out, request=Request(rows=40))
-    assert found.verdict.level == "exact" and found.run.output.largest < 1e-5
+    assert found.verdict.level == "exact" and found.run.largest_error < 1e-5
 
 
 def every_row(batch, n_q):
@@ -238,8 +237,8 @@ def test_nan_is_an_infinite_error_and_breaks_the_verdict(oracle):
     out = oracle.attention(inputs).float()
     out[0, 1, 200:] = torch.nan
     found = certify_attention(inputs.q, inputs.k, inputs.v, out, request=Request(rows=40))
-    assert found.verdict.level == "broken" and found.run.output.nonfinite > 0
-    assert found.run.output.largest == np.inf and found.run.output.mean_bound < 1
+    assert found.verdict.level == "broken" and found.run.nonfinite_rows > 0
+    assert found.run.largest_error == np.inf and found.run.mean_error_bound < 1
     assert found.worst_heads(1)[0].head == 1 and found.worst_heads(1)[0].worst_position >= 200
 
 
@@ -251,13 +250,13 @@ def test_nan_in_the_inputs_is_said_to_be_the_worst(oracle):
     )
     request = Request(rows=40, plan=np.ones((HEADS, 3, 5), bool))
     found = certify_attention(inputs.q, inputs.k, inputs.v, out, request=request)
-    assert found.verdict.level == "broken" and found.run.output.nonfinite > 20
-    assert found.worst_heads(1)[0].head in (0, 1) and np.isfinite(found.run.plan.mass_bound)
+    assert found.verdict.level == "broken" and found.run.nonfinite_rows > 20
+    assert found.worst_heads(1)[0].head in (0, 1) and np.isfinite(found.run.mass_bound)
 
 
 def test_a_mask_that_reads_nothing_has_no_mass(oracle):
     inputs = oracle.draw_inputs(0, n_q=300)
     out = torch.zeros_like(inputs.q)
     request = Request(plan=np.zeros((HEADS, 3, 5), bool))
-    found = certify_attention(inputs.q, inputs.k, inputs.v, out, request=request).run.plan
+    found = certify_attention(inputs.q, inputs.k, inputs.v, out, request=request).run
     assert (found.mass, found.hit_rate, found.error, found.disagreement) == (0.0, 0.0, 1.0, 0.0)

@@ -90,8 +90,7 @@ def test_random_blocks_of_the_same_area_lose(loaded):
     ours, random, forced = [], [], None
     for index in range(PIECES):
         window = [0, *ids[index * TOKENS : (index + 1) * TOKENS - 1]]
-        item = prompts.Item("text:prose", TOKENS, index, 0)
-        prompt = prompts.Prompt(item, window, list(range(1, TOKENS)), [], (), {})
+        prompt = prompts.Prompt(f"text:prose/{index}", 0, window, list(range(1, TOKENS)), [])
         if forced is None:
             forced = bench.losses(prompt, methods.find("random_blocks", 0))[1]["area"]
         nats, read = bench.losses(prompt, methods.find("routesparse", 0.5))

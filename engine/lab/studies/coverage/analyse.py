@@ -7,7 +7,7 @@ Reads what ``measure.py`` wrote and the bundled calibrations; nothing here was f
 result file, ``<name>_windows.csv`` holds one row per test window, which every rate here can be computed from again.
 Intervals resample clusters (``plan.py``); fewer than ``stats.coverage.FEWEST_CLUSTERS`` give none.
 
-- layer, under the policy "priced": share with the mean mass of the layer's heads >= its certificate.
+- layer: share with the mean mass of the layer's heads >= its certificate.
 - conformal: share of selected sparse units with g* >= g - delta, per prompt; and the body mean mass against it.
 - in-prompt: share with body mean mass >= its certificate; how far betting and empirical Bernstein lie below the mass.
 - row: share of body rows above the k-th smallest certificate row, at q and at the recorded union-bound level.
@@ -33,7 +33,6 @@ from routesparse.engine.lab.studies.coverage.controls import CONFIDENCE, control
 from routesparse.engine.lab.studies.coverage.data import Measured, descriptors, flattened, load
 from routesparse.engine.lab.studies.coverage.per_window import per_window
 from routesparse.engine.lab.studies.coverage.plan import DOMAINS
-from routesparse.engine.lab.studies.coverage.units import bound_error
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.load import load_model
 from routesparse.engine.stats.coverage import FEWEST_CLUSTERS, trusted_interval
@@ -58,13 +57,13 @@ def main(argv: list[str] | None = None) -> None:
     result: dict[str, Any] = {
         **study.header(loaded, arguments),
         "measured": measured.provenance,
-        "twins": _twins(measured.part("twin")[0]),
         "profile": str(windows["profile"].iloc[0]),
-        "gate_threshold": measured.gate_threshold,
         "policy": config.policy,
-        **_settings(config),
+        "price": config.price,
+        "tau_layer": config.tau_layer,
+        "tau_head": config.tau_head,
         "confidence": CONFIDENCE,
-        "bound_error": bound_error(config),
+        "bound_error": 1.0 - config.confidence,
         "fewest_clusters": FEWEST_CLUSTERS,
         "calibrations": {name: _calibration(c) for name, c in calibrations.items()},
         "domains": {},
@@ -91,13 +90,6 @@ def main(argv: list[str] | None = None) -> None:
     study.save(arguments.out, result)
 
 
-def _settings(config: RouterConfig) -> dict[str, float]:
-    """What the certificates had to reach, and the price under that policy."""
-    if config.policy != "priced":
-        return {"tau": config.tau}
-    return {"price": config.price, "tau_layer": config.tau_layer, "tau_head": config.tau_head}
-
-
 def check(measured: Measured, calibrations: dict[str, Calibration], profile: LatencyProfile) -> None:
     """Errors: ProfileError for another profile than the measuring's; CalibrationError where a calibration was made for
     another policy or model than was measured, or has a document in both folds or among the test documents.
@@ -109,11 +101,11 @@ def check(measured: Measured, calibrations: dict[str, Calibration], profile: Lat
         raise ProfileError(f"the windows were measured with profile {window['profile']}, not {profile.name}")
     for name, c in calibrations.items():
         costs = None if c.cost_model is None else c.cost_model.profile
-        here = (c.gate_threshold, costs, c.model_revision, c.dtype)
-        there = (measured.gate_threshold, window["profile"], window["revision"], window["dtype"])
+        here = (costs, c.model_revision, c.dtype)
+        there = tuple(window[["profile", "revision", "dtype"]])
         if here != there:
             raise CalibrationError(
-                f"calibration {name!r} has (lambda, profile, revision, dtype) {here}, the windows {there}; "
+                f"calibration {name!r} has (profile, revision, dtype) {here}, the windows {there}; "
                 "ship calibrations from these windows first"
             )
         for field, value in read.items():
@@ -128,28 +120,8 @@ def check(measured: Measured, calibrations: dict[str, Calibration], profile: Lat
             )
 
 
-def _twins(units: pd.DataFrame) -> dict[str, Any]:
-    """The same windows on a CPU and on a GPU: how often they agree."""
-    if not len(units):
-        return {"windows": 0}
-    keys = ["window", "layer", "segment", "head"]
-    on_cpu = units["device"] == "cpu"
-    both = units[on_cpu].merge(units[~on_cpu], on=keys, suffixes=("", "_gpu"))
-    same = both["chosen"] == both["chosen_gpu"]
-    gap = (both["true_mass"] - both["true_mass_gpu"])[same & both["is_sparse"]]
-    return {
-        "windows": int(both["window"].nunique()),
-        "units": len(both),
-        "same_choice": float(same.mean()),
-        "same_fallback": float((both["fallback"] == both["fallback_gpu"]).mean()),
-        "true_mass_gap_mean": float(gap.mean()),
-        "true_mass_gap_sd": float(gap.std()),
-    }
-
-
 def _calibration(c: Calibration) -> dict[str, Any]:
     return {
-        "gate_threshold": c.gate_threshold,
         "alpha": c.alpha,
         "predictor": None
         if c.predictor is None
@@ -177,7 +149,7 @@ def _domain(
         "units": len(units),
         "sparse_units": len(sparse),
         "in_prompt": in_prompt(units, config),
-        **({"layer": in_prompt_layers(units, config)} if config.policy == "priced" else {}),
+        "layer": in_prompt_layers(units, config),
         "row": {
             "kept_at_q": cover(sparse, sparse["row_q_covered"]),
             "kept_as_recorded": cover(sparse, sparse["row_s_covered"]),
@@ -200,7 +172,7 @@ def _domain(
             "attention_work": float(work.mean()),
             "attention_work_interval": trusted_interval(work, mine["cluster"].to_numpy()),
         },
-        "work": decompose(units, profile, config.tau),
+        "work": decompose(units, profile),
         "bounds": _bounds(sparse),
     }
     return found

@@ -19,14 +19,11 @@ WHOLE = 1e-6  # a mean mass this close to 1 is the whole
 
 
 def in_prompt(units: pd.DataFrame, config: RouterConfig) -> dict[str, Any]:
-    """Each head's certificate. Under the policy "priced" every rung's bound is a test, whether the unit kept it or not:
-    which rungs a unit climbs depends on their bounds.
+    """Each head's certificate. Every rung's bound is a test, whether the unit kept it or not: which rungs a unit climbs
+    depends on their bounds.
     """
     sparse = units[units["is_sparse"]]
-    tested, kind = (units, "rung") if config.policy == "priced" else (sparse, "test")
-    tests = pd.DataFrame(
-        {"lower": flattened(tested, f"{kind}_lower"), "true": flattened(tested, f"{kind}_true")}
-    )
+    tests = pd.DataFrame({"lower": flattened(units, "rung_lower"), "true": flattened(units, "rung_true")})
     return {
         **cover(sparse, sparse["true_mass"] >= sparse["lower"]),
         "median_gap": float((sparse["true_mass"] - sparse["lower"]).median()),

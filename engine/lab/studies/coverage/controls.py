@@ -8,27 +8,9 @@ effect is smaller, because the certificate's rows are fresh and send the most fl
 - aligned rows: the router scores the last rows of query blocks instead of random ones
 - another domain's delta
 
-Under the policy "priced" a unit's lambda is the g of its floor at the price, read from the same rows: a router that
-reads other rows has another lambda too. There the share of choices below a fixed tau says nothing about the rows, since
-the price and not tau chooses; the mean mass of the choices stands in its place.
-
-The replay must give the recorded choice. What they showed under the policy "certified" at tau .9 (.95 is promised):
-
-*All candidates.* A delta from those that the gate admits loses ten points (.86 to .88); step 5 makes good half of it
-(.90 to .91). Adding the candidates that the gate refuses hides the loss: the spread of g falls with the mass (.02 at
-.7, .003 above .98), 59 % of this model's candidates are refused ones, and their noise widens delta beyond need (.97
-to .98). The development checkpoint had .8 for that pool; this is not reproduced, most likely because more of its
-candidates held nearly all of the mass.
-
-*Aligned rows.* The last row of a query block sees the most local text and omits a third less than the first rows
-(.030 to .034 for .044 to .049). A router that probes such rows covers .77 to .80.
-
-*Code under prose* does not lose coverage (.949 for .951). The gate and eq. 6 take the cheapest candidate just above
-lambda, so what is selected has in **every** domain a median mass of .959 to .965 and a standard deviation of g - g*
-of .0049 to .0055 (needles .964 to .969 and .0044 to .0047). The residual is the sampling noise of R = 64 rows at a
-mass that the policy fixes. A change of domain changes how dear that mass is, not how well it is measured. So the
-drift alarm tells the domains apart (it goes off on every window of code under prose), and the conformal claim would
-fail under a shift of the *probe* (simulated in tests/engine), of lambda, library or model, which the stamp refuses.
+A unit's lambda is the g of its floor at the price, read from the same rows: a router that reads other rows has another
+lambda too. The replay must give the recorded choice. What the controls showed, also under the policy "certified":
+data/results/TRUST.md and data/results/notes/certificates.md.
 """
 
 from __future__ import annotations
@@ -66,14 +48,9 @@ class Candidates:
         self.sparse = (np.arange(self.cost.shape[1]) < self.dense[:, None]) & np.isfinite(self.cost)
 
     def threshold(self, statistic: np.ndarray) -> np.ndarray:
-        """lambda of each unit's candidates, [units, C], for a router that goes by ``statistic`` [units, C].
-
-        Under the policy "priced" it follows the statistic of the candidate at the price.
-        """
-        if "priced" in self.units:
-            return priced_threshold(statistic, self.units["priced"].to_numpy(np.int64)[:, None])
-        own = self.units["gate_threshold"].to_numpy(np.float64)
-        return np.broadcast_to(own[:, None], statistic.shape)
+        """lambda of each unit's candidates, [units, C], for a router that goes by ``statistic`` [units, C]: it follows
+        the statistic of the candidate at the price."""
+        return priced_threshold(statistic, self.units["priced"].to_numpy(np.int64)[:, None])
 
     def passing(self, statistic: np.ndarray) -> np.ndarray:
         """bool [units, C]: what the gate admits by this statistic."""

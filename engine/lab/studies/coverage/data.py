@@ -12,14 +12,14 @@ import pandas as pd
 
 from routesparse.engine.calibrate.prompt_measure import PromptMeasure, UnitTruth
 from routesparse.engine.calibration.drift import KINDS
-from routesparse.engine.config import RouterConfig, renamed
+from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import InputError
 from routesparse.engine.lab import study
 from routesparse.engine.lab.studies.coverage.journal import read_journal
 from routesparse.engine.method.router import gate_statistic
 
-FROZEN = ("gate_threshold", "profile", "config", "revision", "dtype")  # what all windows must share
-ENDED = "not finished: the run was ended from outside"
+FROZEN = ("profile", "config", "revision", "dtype")  # what all windows must share
+ENDED = "not measured: the run ended before"
 OF_WINDOW = ("window", "domain", "document", "document_sha256", "cluster", "tokens")
 
 
@@ -27,8 +27,7 @@ OF_WINDOW = ("window", "domain", "document", "document_sha256", "cluster", "toke
 class Measured:
     """One or more runs of the measuring. Every planned window is in ``windows`` or in ``missing``, with the reason.
 
-    units: one row per unit with its window's domain, document, cluster and tokens; ``residual`` is g - g*,
-    ``gate_threshold`` the unit's lambda.
+    units: one row per unit with its window's domain, document, cluster and tokens; ``residual`` is g - g*.
     windows: by number.
     """
 
@@ -38,15 +37,9 @@ class Measured:
     missing: pd.DataFrame
 
     def part(self, name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """(units, windows) of "A", "B", "test" or "twin"."""
+        """(units, windows) of "A", "B" or "test"."""
         windows = self.windows[self.windows["part"] == name]
         return self.units[self.units["part"] == name], windows
-
-    @property
-    def gate_threshold(self) -> float | None:
-        """lambda of all windows; None under the policy "priced", where each unit has its own."""
-        found = self.windows["gate_threshold"].iloc[0]
-        return None if pd.isna(found) else float(found)
 
     @property
     def config(self) -> RouterConfig:
@@ -60,25 +53,17 @@ class Measured:
         return {
             "runs": [_origin(s) for s in self.studies],
             "windows_by_device": {str(k): int(n) for k, n in kinds.value_counts().items()},
-            "missing": [
-                {
-                    "part": part,
-                    "domain": domain,
-                    "tokens": int(tokens),
-                    "reason": reason,
-                    "windows": len(rows),
-                }
-                for (part, domain, tokens, reason), rows in self.missing.groupby(
-                    ["part", "domain", "tokens", "reason"]
-                )
-            ]
+            "missing": self.missing.groupby(["part", "domain", "tokens", "reason"])
+            .size()
+            .reset_index(name="windows")
+            .to_dict("records")
             if len(self.missing)
             else [],
         }
 
 
 def _origin(study_record: dict[str, Any]) -> dict[str, Any]:
-    kept = ("created_at", "devices", "processes", "versions", "git_commit", "gate_threshold")
+    kept = ("created_at", "devices", "processes", "versions", "git_commit")
     plan = study_record["plan"]
     return {
         "command": study.portable(study_record["command"]),
@@ -90,47 +75,35 @@ def _origin(study_record: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def load(folders: Sequence[Path]) -> Measured:
+def load(files: Sequence[Path]) -> Measured:
     """All journals; a window that several hold counts once.
 
-    Errors: InputError where windows were measured under different gate thresholds, profiles, configurations or models.
+    Errors: InputError where windows were measured under different profiles, configurations or models.
     """
     studies: list[dict[str, Any]] = []
-    windows: list[dict[str, Any]] = []
+    windows: dict[tuple[str, str], dict[str, Any]] = {}
     units: list[pd.DataFrame] = []
     planned: dict[tuple[str, str], dict[str, Any]] = {}
     reasons: dict[tuple[str, str], str] = {}
-    seen: set[tuple[str, str, str]] = set()
-    for folder in folders:
-        for record in read_journal(folder):
-            record = renamed(record, {"gate": "gate_threshold"})
-            kind = record.pop("kind")
-            if kind == "study":
-                planned |= {(w["part"], w["sha256"]): w for w in record.pop("windows")}
-                studies.append(record)
-            elif kind == "window":
-                found = pd.DataFrame(record.pop("units"))
-                key = (record["part"], record["sha256"], record["device"] if record["part"] == "twin" else "")
-                if key not in seen:
-                    seen.add(key)
-                    record["number"] = len(windows)
-                    windows.append(record)
-                    units.append(found.assign(number=record["number"]))
-            elif kind == "left":
-                reasons |= {(w["part"], w["sha256"]): w["reason"] for w in record["windows"]}
+    for record in (record for path in files for record in read_journal(path)):
+        kind = record.pop("kind")
+        if kind == "study":
+            planned |= {(w["part"], w["sha256"]): w for w in record.pop("windows")}
+            studies.append(record)
+        elif kind == "failure":
+            reasons[record["part"], record["sha256"]] = record["reason"]
+        elif (key := (record["part"], record["sha256"])) not in windows:
+            units.append(pd.DataFrame(record.pop("units")).assign(number=len(windows)))
+            windows[key] = {**record, "number": len(windows)}
     if not windows:
-        raise InputError(f"no window was measured in {', '.join(map(str, folders))}")
-    of = pd.DataFrame(windows)
+        raise InputError(f"no window was measured in {', '.join(map(str, files))}")
+    of = pd.DataFrame(windows.values())
     for name in FROZEN:
         if of[name].nunique() > 1:
             raise InputError(
                 f"the windows differ in {name}: {sorted(of[name].astype(str).unique())}; measure again"
             )
-    measured = {key[:2] for key in seen}
-    missing = [{**w, "reason": reasons.get(key, ENDED)} for key, w in planned.items() if key not in measured]
-    # Journals of the time before units had their own lambda have the window's alone.
-    lambdas = of["gate_threshold"].to_list()
-    units = [u if "gate_threshold" in u else u.assign(gate_threshold=lambdas[i]) for i, u in enumerate(units)]
+    missing = [{**w, "reason": reasons.get(key, ENDED)} for key, w in planned.items() if key not in windows]
     frame = pd.concat(units, ignore_index=True).merge(
         of[["number", "part", "device", *OF_WINDOW]], on="number"
     )

@@ -16,7 +16,7 @@ def per_window(
 ) -> pd.DataFrame:
     """One row per window: what it is, its counts of units, and the share of its sparse units that each claim covers.
 
-    Under the policy "priced" also its layers: how many were certified, the least certified, and the share covered.
+    Also its layers: how many were certified, the least certified, and the share covered.
     alarm_<calibration>: 1 where its drift alarm goes off. NaN: no sparse unit, or no delta or no alarm for this length.
     """
     sparse = units[units["is_sparse"]]
@@ -37,12 +37,11 @@ def per_window(
     frame["dense_fallback_units"] = by["fallback"].agg(lambda kinds: (kinds == 2).sum())
     below = sparse["true_mass"] < config.least_head_mass
     frame["below_tau_units"] = below.groupby(sparse["number"]).sum()
-    if config.policy == "priced":
-        certified = layer_rows(units).dropna(subset=["layer_lower"])
-        held = (certified["layer_true"] >= certified["layer_lower"]).astype(float)
-        frame["certified_layers"] = certified.groupby("number").size()
-        frame["least_layer_lower"] = certified.groupby("number")["layer_lower"].min()
-        frame["in_prompt_layers"] = held.groupby(certified["number"]).mean()
+    certified = layer_rows(units).dropna(subset=["layer_lower"])
+    held = (certified["layer_true"] >= certified["layer_lower"]).astype(float)
+    frame["certified_layers"] = certified.groupby("number").size()
+    frame["least_layer_lower"] = certified.groupby("number")["layer_lower"].min()
+    frame["in_prompt_layers"] = held.groupby(certified["number"]).mean()
     for name, covered in claims.items():
         frame[name] = covered.astype(float).groupby(sparse["number"]).mean()
     values = {number: descriptors(rows)[1] for number, rows in by}

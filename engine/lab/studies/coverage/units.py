@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from routesparse.engine.audit.auditor import Auditor, Executed
 from routesparse.engine.audit.candidates import candidate_errors, candidate_masses, draw_body_rows
-from routesparse.engine.audit.rows import audit_units, measure_rows
+from routesparse.engine.audit.rows import Auditor, Executed, audit_units, measure_rows
 from routesparse.engine.calibrate.measure import ERROR_ROWS, prefill
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.decision import Decision, LayerSettings

@@ -2,7 +2,7 @@
 
 A published rule is one line of ``RULES``: where its class stands and which of its parameters the setting is. It is
 imported when it is asked for. ``NAME@PARAMETER:VALUE,...`` is the rule with others of its parameters changed, such as
-``sparq@dimensions:32``. ``trial:NAME`` is a rule under development: ``TRIALS[NAME](value)`` of trials.py beside
+``xattention@stride:16``. ``trial:NAME`` is a rule under development: ``TRIALS[NAME](value)`` of trials.py beside
 this file, which need not exist.
 """
 
@@ -35,22 +35,7 @@ RULES: dict[str, tuple[str, str, str, tuple[float, ...]]] = {
     "stem": ("stem", "Stem", "start_share", (0.1, 0.2, 0.4, 0.05)),
     "prism": ("prism", "Prism", "share", (0.95, 0.9, 0.8, 0.98, 0.7)),
     "global_router": ("global_router", "GlobalRouter", "tau", (0.9, 0.8, 0.95, 0.7)),
-    "quest": ("scorers.quest", "Quest", "blocks", BLOCKS),
-    "sparq": ("scorers.sparq", "SparQ", "blocks", BLOCKS),
-    "dynamic_sparse": ("scorers.dynamic_sparse", "DynamicSparse", "blocks", BLOCKS),
-    "dhsa": ("scorers.dhsa", "Dhsa", "blocks", BLOCKS),
-    "infllm": ("scorers.infllm", "InfLLM", "units", (16, 8, 32, 4)),
-    "indexer": ("scorers.indexer", "Indexer", "blocks", BLOCKS),
-    "sparse_transformer_strided": (
-        "patterns.sparse_transformer",
-        "StridedPattern",
-        "stride",
-        (1_024, 512, 2_048),
-    ),
-    "sparse_transformer_fixed": ("patterns.sparse_transformer", "FixedPattern", "summary", (16, 8, 32)),
-    "longformer": ("patterns.longformer", "Longformer", "window", (1_024, 512, 2_048, 4_096)),
-    "bigbird": ("patterns.bigbird", "BigBird", "random_blocks", (16, 3, 32, 64)),
-    "reformer": ("patterns.reformer", "Reformer", "rounds", (4, 8, 2)),
+    "indexer": ("indexer", "Indexer", "blocks", BLOCKS),
     "random_blocks": ("random_blocks", "RandomBlocks", "density", (0.2, 0.4, 0.1)),
     "oracle_top_p": ("oracle", "OracleTopP", "share", SHARES),
     "oracle_floor": ("oracle", "OracleFloor", "theta", (0.002, 0.001, 0.004, 0.0005, 0.008)),
@@ -155,7 +140,9 @@ def varied(name: str) -> tuple[str, dict[str, float]]:
         pairs = [text.split(":") for text in told.split(",")]
         return base, {key: int(value) if value.isdigit() else float(value) for key, value in pairs}
     except ValueError:
-        raise ConfigError(f"method {name!r} is not NAME@PARAMETER:NUMBER,...; write {base}@page:8") from None
+        raise ConfigError(
+            f"method {name!r} is not NAME@PARAMETER:NUMBER,...; write {base}@stride:16"
+        ) from None
 
 
 def rounds(wanted: Sequence[str]) -> list[list[tuple[str, float]]]:

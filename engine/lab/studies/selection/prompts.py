@@ -6,16 +6,17 @@ calibration split (docs have none). Every other seed is reported, on documents o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from routesparse.engine.calibrate.beside_dense import Text
 from routesparse.engine.errors import InputError
+from routesparse.engine.lab.generators.samples import sample_rng
+from routesparse.engine.lab.generators.tasks import TASKS, fit_sample
+from routesparse.engine.lab.generators.texts import Document, read_folder
 from routesparse.engine.lab.studies.selection.tasks import BODY_TASKS, make_body, stretch
-from routesparse.engine.lab.training.corpus import Document, read_folder
-from routesparse.engine.lab.training.samples import sample_rng
-from routesparse.engine.lab.training.tasks import TASKS, fit_sample
 
 DEVELOPMENT_SEED = 0
 SEED_OFFSET = 91_000  # evaluation seeds are disjoint from training's
@@ -45,26 +46,15 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Prompt:
-    """ids: with the begin token. asked: positions whose token is looked up or, of text, all but the first.
+class Prompt(Text):
+    """asked: of a text all positions but the first. gold: the strings that an answer is scored by."""
 
-    answer: tokens of the gold answer, and gold the strings that it is scored by; of text and body tasks none.
-    needles, question: positions of the asked needles' tokens and of the question with its unfinished answer, where the
-    task has them.
-    """
-
-    item: Item
-    ids: list[int]
-    asked: list[int]
-    answer: list[int]
-    gold: tuple[str, ...]
-    about: dict[str, Any]
-    needles: tuple[int, ...] = ()
-    question: tuple[int, ...] = ()
+    gold: tuple[str, ...] = ()
+    about: dict[str, Any] = field(default_factory=dict)
 
     @property
     def is_text(self) -> bool:
-        return self.item.task.startswith(TEXT)
+        return self.name.startswith(TEXT)
 
 
 def items(tasks: list[str], lengths: list[int], prompts: int, windows: int, seed: int) -> list[Item]:
@@ -107,17 +97,10 @@ class Prompts:
             seed=item.seed + SEED_OFFSET,
             index=item.index,
         )
-        ids, spans = self._encode(sample.prompt + sample.answer_prefix)
-        answer, shift = self._encode(sample.answer)[0], len(self._begun([]))
-        needles = tuple(
-            place + shift
-            for place, (first, last) in enumerate(spans)
-            if any(first < end and last > start for start, end in sample.needle_spans)
+        ids, answer = (
+            self._encode(text)[0] for text in (sample.prompt + sample.answer_prefix, sample.answer)
         )
-        question = tuple(
-            place + shift for place, (first, _) in enumerate(spans) if first >= len(sample.context)
-        )
-        return Prompt(item, self._begun(ids), [], answer, sample.gold, about, needles, question)
+        return Prompt(item.name, item.seed, self._begun(ids), [], answer, sample.gold, about)
 
     def _window(self, item: Item, source: Source) -> Prompt:
         """A window of the split's documents one after another, without end."""
@@ -127,7 +110,7 @@ class Prompts:
         ids = self._begun(ids[:room])
         names = source.within(int(start * len(source.text)), spans[min(room, len(spans)) - 1][1])
         asked = list(range(1, len(ids)))
-        return Prompt(item, ids, asked, [], (), {**source.about, "documents": names})
+        return Prompt(item.name, item.seed, ids, asked, [], (), {**source.about, "documents": names})
 
     def _body(self, item: Item, haystack: str, about: dict[str, Any]) -> Prompt:
         made = make_body(
@@ -141,7 +124,7 @@ class Prompts:
         ids, spans = self._encode(made.text)
         shift = len(self._begun([]))
         asked = [index + shift for index in made.asked_tokens(spans)]
-        return Prompt(item, self._begun(ids)[: item.length], asked, [], (), about)
+        return Prompt(item.name, item.seed, self._begun(ids)[: item.length], asked, [], (), about)
 
     def _encode(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
@@ -186,7 +169,7 @@ class Source:
 def documents(data: Path, domain: str, seed: int) -> tuple[str, list[Document]]:
     """The split of a seed's prompts, and its documents. Errors: InputError where the folder holds none."""
     split = "calibration" if seed == DEVELOPMENT_SEED else "test"
-    found = list(read_folder(data / domain / split, domain))
+    found = list(read_folder(data / domain / split))
     if not found:
         raise InputError(f"{data} holds no {split} documents of {domain!r}; pass another --data or --tasks")
     return split, found

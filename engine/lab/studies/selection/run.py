@@ -14,17 +14,18 @@ from __future__ import annotations
 import argparse
 import functools
 import time
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import torch
 
+from routesparse.engine.calibrate.origin import origin
 from routesparse.engine.crew.crews import Processes
 from routesparse.engine.crew.work import Piece
 from routesparse.engine.device.broken import broken_device
 from routesparse.engine.lab import study
 from routesparse.engine.lab.studies.selection import methods, prompts, rows
-from routesparse.engine.lab.studies.selection.measure import Bench
+from routesparse.engine.lab.studies.selection.measure import Bench, probes_of
 from routesparse.engine.lab.studies.shared import Line, append_lines
 from routesparse.engine.models.load import load_in_turn
 
@@ -45,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
     deadline = time.time() + arguments.limit_s
     arguments.methods = ["dense", *arguments.methods]
     turns = methods.rounds(arguments.methods)  # an unknown name ends the run before anything is loaded
-    done = rows.read_rows(rows.parts(arguments.out))[0]
+    done = rows.read_rows([arguments.out] if arguments.out.exists() else [])[0]
     items = prompts.items(
         arguments.tasks, arguments.lengths, arguments.prompts, arguments.windows, arguments.seed
     )
@@ -69,49 +70,32 @@ def lot_of(
 def _opened(arguments: argparse.Namespace, command: str, place: int) -> Measuring:
     """A process's own model and methods."""
     loaded = load_in_turn(arguments.model, place)
-    about = {**study.header(loaded, arguments), "command": command}
     bench = Bench(loaded, extras=not arguments.no_extras)
     maker = prompts.Prompts(arguments.data, loaded.tokenizer, arguments.seed)
-    return Measuring(bench, arguments, not arguments.no_extras, maker.make, about)
+    return Measuring(bench, arguments, maker, origin(loaded, command, arguments.seed))
 
 
 class Measuring:
-    """Does one prompt by one method: its row, first of all a header; None for a method that can't be made."""
+    """Makes the row of one prompt by one method; None for a method that can't be made."""
 
     def __init__(
-        self,
-        bench: Bench,
-        arguments: argparse.Namespace,
-        extras: bool,
-        make: Callable[[prompts.Item], prompts.Prompt],
-        about: dict[str, Any],
+        self, bench: Bench, arguments: argparse.Namespace, maker: prompts.Prompts, header: dict[str, Any]
     ) -> None:
         searched = bench.searched_for(arguments.methods, arguments.lengths, arguments.data)
         usable = methods.usable(arguments.methods, searched)
         self._methods = {(one.name, one.setting): one for turn in usable for one in turn}
-        self.bench, self._extras, self._make = bench, extras, make
-        self._header = [about]
+        self.bench, self.header, self.probes = bench, header, probes_of(self._methods.values())
+        self._extras, self._maker = not arguments.no_extras, maker
         self._prompts: dict[prompts.Item, prompts.Prompt] = {}
 
-    def __call__(self, given: tuple[prompts.Item, tuple[str, float]]) -> list[Line] | None:
+    def __call__(self, given: tuple[prompts.Item, tuple[str, float]]) -> Line | None:
         item, named = given
         method = self._methods.get(named)
         if method is None:
             return None
         if item not in self._prompts:
-            self._forget()
-            self._prompts[item] = self._make(item)
-        row = label(*named, item, self._extras) | measured(self.bench, self._prompts[item], method)
-        lines, self._header = [*self._header, row], []
-        return lines
-
-    @property
-    def chosen(self) -> Iterable[methods.Method]:
-        """The methods that can be made."""
-        return self._methods.values()
-
-    def _forget(self) -> None:
-        """Before another prompt."""
+            self._prompts[item] = self._maker.make(item)
+        return label(*named, item, self._extras) | measured(self.bench, self._prompts[item], method)
 
 
 def label(name: str, setting: float, item: prompts.Item, extras: bool) -> dict[str, Any]:

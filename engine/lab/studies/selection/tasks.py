@@ -18,8 +18,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from routesparse.engine.lab.training.samples import sample_rng
-from routesparse.engine.lab.training.words import key_words
+from routesparse.engine.lab.generators.samples import sample_rng
+from routesparse.engine.lab.generators.words import key_words
 
 BODY_TASKS = ("relay", "list")
 FACTS = 12
@@ -88,7 +88,7 @@ def stretch(text: str, start: float, characters: int) -> str:
 def _facts(rng: random.Random, count: int) -> dict[str, str]:
     facts: dict[str, str] = {}
     while len(facts) < count:
-        facts[key_words(rng, "eval")] = str(rng.randint(1_000_000, 9_999_999))
+        facts[key_words(rng)] = str(rng.randint(1_000_000, 9_999_999))
     return facts
 
 

@@ -94,7 +94,7 @@ def answers_together(
     choices = found.argmax(-1).tolist()
     return [
         Answered(ids, cost)
-        for ids, cost in zip(_decoded(body, log_p, cache, choices, asked), nats, strict=True)
+        for ids, cost in zip(decoded(body, log_p, cache, choices, asked), nats, strict=True)
     ]
 
 
@@ -110,10 +110,13 @@ def stacked(caches: Sequence[Any]) -> DynamicCache:
     return made
 
 
-def _decoded(
+def decoded(
     body: Any, log_p: Callable[[Tensor], Tensor], cache: Any, choices: list[list[int]], asked: Asked
 ) -> list[list[int]]:
-    """The greedy answers. choices: of each row along the gold answer, which the cache holds but for its last token."""
+    """The greedy answers. choices: of each row along the gold answer, which the cache holds but for its last token.
+
+    asked: past its limit nothing is read; unless it goes past_gold, an answer that is the gold one ends with it.
+    """
     rows = [_row(place, choice, asked) for place, choice in enumerate(choices)]
     active = [row for row in rows if not row.ended(asked.end)]
     batch = len(rows)

@@ -33,22 +33,6 @@ def view(request, make_view):
 
 
 @pytest.fixture
-def needle(make_view):
-    """(view, row, key): a key far behind that one row of each head reads above all, and every row a little.
-
-    Little else is alike among neighbours: what is, a mean over them prefers to a single key.
-    """
-    view, row, key = make_view(560, 32, 16, sharpness=0.25), 501, 205
-    direction = torch.randn(16, generator=torch.Generator().manual_seed(5))
-    direction[2] = 0.0  # where the fixture's queries and heavy keys agree
-    direction /= direction.norm()
-    view.inputs.q.add_(direction / 2)
-    view.inputs.q[:, :, row] = 20 * direction
-    view.inputs.k[:, :, key] = 20 * direction
-    return view, row, key
-
-
-@pytest.fixture
 def slow(oracle):
     """Plain readings in float64 that several rules need."""
     return Slow(oracle)
@@ -90,10 +74,10 @@ class Slow:
                     out[0, head, row, key] = key * view.block_k // view.block_q in chosen
         return out
 
-    def row_shares(self, view, logits, unit: int) -> torch.Tensor:
+    def row_shares(self, view, logits) -> torch.Tensor:
         """Root mean squares over a query block's rows of a KV block's share: float64 [H, M, N].
 
-        logits [H, n, units of ``unit`` keys]; a row's units begin at or before it.
+        logits [H, n, n].
         """
         sums = torch.zeros(
             len(logits), view.segment.query_blocks, view.segment.key_blocks, dtype=torch.float64
@@ -102,10 +86,9 @@ class Slow:
             for i in range(view.segment.query_blocks):
                 rows = range(i * view.block_q, min(view.tokens, (i + 1) * view.block_q))
                 for row in rows:
-                    seen = row // unit + 1
                     held = [0.0] * view.segment.key_blocks
-                    for place, share in enumerate(logits[head, row, :seen].double().softmax(0).tolist()):
-                        held[place * unit // view.block_k] += share
+                    for place, share in enumerate(logits[head, row, : row + 1].double().softmax(0).tolist()):
+                        held[place // view.block_k] += share
                     sums[head, i] += torch.tensor(held, dtype=torch.float64) ** 2 / len(rows)
         return sums.sqrt()
 

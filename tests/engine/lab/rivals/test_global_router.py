@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from routesparse.engine.certification.minference_heads import HeadBudget
 from routesparse.engine.lab.rivals.global_router import GlobalRouter
-from routesparse.engine.lab.rivals.minference import HeadBudget, MInference
+from routesparse.engine.lab.rivals.minference import MInference
 from routesparse.engine.lab.rivals.pooled_top_k import PooledTopK
 from routesparse.engine.lab.rivals.static_a_shape import StaticAShape
 from routesparse.engine.seeds import stable_seed

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
 import torch
 
 from routesparse.engine import paths
+from routesparse.engine.certification.minference_heads import DEFAULT, HeadBudget, heads_from_json
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.lab.rivals import minference
-from routesparse.engine.lab.rivals.minference import (
-    DEFAULT,
-    GRID,
-    HeadBudget,
-    MInference,
-    MInferenceSearch,
-    heads_from_json,
-    heads_to_json,
-)
+from routesparse.engine.lab.rivals.minference import MInference, MInferenceSearch
 from routesparse.engine.lab.rivals.rule import RuleRouter
 
 HEADS = (
@@ -135,25 +127,6 @@ def test_search_names_what_it_lacks(make_view) -> None:
         MInferenceSearch().best()
 
 
-def test_the_grid_is_the_published_one() -> None:
-    assert [entry[:3] for entry in GRID] == [
-        ("stream_llm", 100, 800),
-        ("vertical_and_slash", 30, 800),
-        ("vertical_and_slash", 100, 750),
-        ("vertical_and_slash", 500, 700),
-        ("vertical_and_slash", 3500, 100),
-        ("block_sparse", 8, 1),
-    ]
-
-
-def test_what_is_written_is_read_back(tmp_path) -> None:
-    heads = (HEADS, HEADS[:2])
-    heads_to_json(heads, tmp_path / "heads.json")
-    assert heads_from_json(tmp_path / "heads.json") == heads
-    layers = json.loads((tmp_path / "heads.json").read_text())
-    assert layers[0]["2"] == ["stream_llm", 33, 70, 1.0]
-
-
 def test_a_head_that_is_left_out_of_a_file_gets_the_default(tmp_path) -> None:
     (tmp_path / "heads.json").write_text('[{"1": ["vertical_and_slash", 30, 800, 0.5]}, {}]')
     found = heads_from_json(tmp_path / "heads.json")
@@ -187,17 +160,9 @@ def test_a_file_of_another_format_is_refused(tmp_path, text) -> None:
         heads_from_json(tmp_path / "heads.json")
 
 
-def test_the_authors_files_are_read(tmp_path) -> None:
-    folder = paths.REPOSITORY.parent / "shared" / "data" / "minference_configs"
-    if not folder.exists():
-        pytest.skip("the authors' configurations are not in ../shared/data/minference_configs")
-    files = sorted(folder.glob("*.json"))
-    assert files
-    for file in files:
-        heads = heads_from_json(file)
-        assert len(heads) == 32 and {len(layer) for layer in heads} == {32}
-        heads_to_json(heads, tmp_path / "again.json")
-        assert json.loads((tmp_path / "again.json").read_text()) == json.loads(file.read_text())
+def test_the_authors_files_are_read() -> None:
+    published = heads_from_json(paths.DATA / "baselines" / "minference_llama_3.1_8b.json")
+    assert len(published) == 32 and {len(layer) for layer in published} == {32}
 
 
 def test_served_budgets_of_the_largest_kind_cover_a_short_prompt(make_view) -> None:

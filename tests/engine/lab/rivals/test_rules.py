@@ -5,24 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
+from routesparse.engine.certification.minference_heads import HeadBudget
 from routesparse.engine.lab.rivals.flashprefill import FlashPrefill
 from routesparse.engine.lab.rivals.flexprefill import FlexPrefill
 from routesparse.engine.lab.rivals.global_router import GlobalRouter
-from routesparse.engine.lab.rivals.minference import HeadBudget, MInference
+from routesparse.engine.lab.rivals.minference import MInference
 from routesparse.engine.lab.rivals.oracle import OracleFloor, OracleLargest, OracleTopP
-from routesparse.engine.lab.rivals.patterns.bigbird import BigBird
-from routesparse.engine.lab.rivals.patterns.longformer import Longformer
-from routesparse.engine.lab.rivals.patterns.reformer import Reformer
-from routesparse.engine.lab.rivals.patterns.sparse_transformer import FixedPattern, StridedPattern
 from routesparse.engine.lab.rivals.pooled_top_k import PooledTopK
 from routesparse.engine.lab.rivals.prism import Prism
 from routesparse.engine.lab.rivals.random_blocks import RandomBlocks
 from routesparse.engine.lab.rivals.rule import RuleRouter, View
-from routesparse.engine.lab.rivals.scorers.dhsa import Dhsa
-from routesparse.engine.lab.rivals.scorers.dynamic_sparse import DynamicSparse
-from routesparse.engine.lab.rivals.scorers.infllm import InfLLM
-from routesparse.engine.lab.rivals.scorers.quest import Quest
-from routesparse.engine.lab.rivals.scorers.sparq import SparQ
 from routesparse.engine.lab.rivals.static_a_shape import StaticAShape, Window
 from routesparse.engine.lab.rivals.stem import Stem
 from routesparse.engine.lab.rivals.trianglemix import TriangleMix
@@ -45,17 +37,6 @@ RULES = {
     "window": Window(100),
     "stem": Stem(least_blocks=2, edge_blocks=1),
     "trianglemix": TriangleMix(dense_layers=2),
-    "bigbird": BigBird(),
-    "dhsa": Dhsa(3),
-    "dynamic_sparse": DynamicSparse(3),
-    "infllm": InfLLM(1, local_tokens=64),
-    "longformer": Longformer(100),
-    "longformer-ends": Longformer(40, global_last=50),
-    "quest": Quest(3),
-    "reformer": Reformer(),
-    "sparq": SparQ(3),
-    "sparse_transformer_fixed": FixedPattern(4, 64),
-    "sparse_transformer_strided": StridedPattern(128),
     "xattention-8": XAttention(stride=8),
     "xattention-16": XAttention(stride=16),
 }

@@ -9,13 +9,13 @@ import shutil
 import pytest
 
 from routesparse.engine import paths
+from routesparse.engine.calibrate.row_files import read_lines
 from routesparse.engine.errors import InputError
 from routesparse.engine.lab.runner import code_hash, predictions
 from routesparse.engine.lab.runner.job import Job
 from routesparse.engine.lab.runner.kept import keep
 from routesparse.engine.lab.runner.score import score
 from routesparse.engine.lab.studies.selection import methods
-from routesparse.engine.lab.studies.selection.rows import read_lines
 
 NUMBERS = {"area": 0.25, "select_ms": 1.0, "prefill_ms": 2.0, "attention_ms": 0.5, "gold_tokens": 4}
 
@@ -90,10 +90,9 @@ def test_kept_predictions_are_scored_alone_and_every_later_run_adds_to_them(job)
         (900, "dense", 4), (900, "window", 4)
     ]  # fmt: skip
     assert alone["about"]["processes"] == 5 and "texts" not in (job.out / "job.json").read_text()
-    # A second run on another machine, in two folders' files, with one line that is there already and another time.
+    # A second run on another machine, with one line that is there already and another time.
     again = row("vt", 900, 0, "dense", True, prefill_ms=99.0)
-    write(job.predictions, [again, *rows_of(job, ("vt",), (1_000,))])
-    write(job.predictions.with_name("predictions.1.jsonl"), rows_of(job, ("fwe",), (1_000,)))
+    write(job.predictions, [again, *rows_of(job, lengths=(1_000,))])
     write(job.times, [{**row("vt", 900, 0, "window", True), "git_commit": "b" * 40, "prefill_ms": 7.0}])
     assert keep(job) == (16, 1)
     assert job.kept.read_bytes().startswith(first), "a kept line is never written again"
@@ -132,7 +131,7 @@ def test_a_row_of_another_kind_is_named_by_its_file_number_and_field(job, file, 
         getattr(job, file),
         [row("vt", 900, 0, "dense", True), row("vt", 900, 1, "window", True) | {field: value}],
     )
-    with pytest.raises(InputError, match=rf"{file}\.jsonl, row 2: {field} is .*; remove the row"):
+    with pytest.raises(InputError, match=rf"line 2 of .*{file}\.jsonl: {field} is .*; remove it"):
         score(job)
 
 

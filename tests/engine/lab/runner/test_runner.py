@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from routesparse.engine import paths
+from routesparse.engine.calibrate.beside_dense import SEGMENT_TOKENS
+from routesparse.engine.calibrate.row_files import read_lines
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.crew.crews import Processes
 from routesparse.engine.errors import InputError, ResultsError
@@ -19,8 +21,7 @@ from routesparse.engine.lab.runner.job import Job
 from routesparse.engine.lab.runner.prepare import all_prepared, prepare
 from routesparse.engine.lab.runner.score import gather, score
 from routesparse.engine.lab.studies.selection import measure, methods
-from routesparse.engine.lab.studies.selection.measure import SEGMENT_TOKENS, Bench
-from routesparse.engine.lab.studies.selection.rows import read_lines
+from routesparse.engine.lab.studies.selection.measure import Bench
 from routesparse.engine.lab.suites.registry import find
 from routesparse.engine.progress import no_progress
 from routesparse.engine.results import evaluations, shift, tables
@@ -50,7 +51,7 @@ def job(folder, data, tmp_path):
 
 
 def lines(job):
-    return [row for row in read_lines(job.predictions) if "config_hash" in row]
+    return [row for _, row in read_lines(job.predictions) if "config_hash" in row]
 
 
 def evaluated(job):
@@ -142,7 +143,7 @@ def test_several_processes_predict_by_one_profile(job, tmp_path, monkeypatch):
     profiles, taken = tmp_path / "home" / "profiles", []
 
     def note(text):
-        if text.startswith("profile 1/1"):
+        if text.startswith("model 1/1"):
             taken.extend(file.name for file in profiles.glob("*.json"))
             shutil.rmtree(profiles)
 
@@ -160,7 +161,7 @@ def test_times_of_one_process_alone_take_the_place_of_those_beside_the_predictio
 
     class Counting(Bench):
         def timed(self, prompt, method):
-            ran.append((prompt.item.task, prompt.item.index, method.name))
+            ran.append((prompt.name, method.name))
             # The first run compiles; of the three others the median counts.
             return dict.fromkeys(predictions.NUMBERS, 100.0 if len(ran) % 4 == 1 else float(len(ran) % 4))
 
@@ -169,8 +170,8 @@ def test_times_of_one_process_alone_take_the_place_of_those_beside_the_predictio
     prepare(made, no_progress)
     predicting.predict(made, Bench, Processes(2))
     timing.measure_times(dataclasses.replace(made, methods=()), Counting)
-    assert ran == [("infinitebench/passkey", 0, "dense")] * 4
-    (row,) = read_lines(made.times)
+    assert ran == [(f"infinitebench/passkey/{LENGTH}/0/1", "dense")] * 4
+    ((_, row),) = read_lines(made.times)
     assert (row["prefill_ms"], row["first_ms"], row["attention_ms"]) == (2.0, 100.0, 2.0)
     assert row["spread"] == pytest.approx((3 - 0) / 2) and "remove times.jsonl" in capsys.readouterr().err
     found = score(made)
@@ -179,7 +180,7 @@ def test_times_of_one_process_alone_take_the_place_of_those_beside_the_predictio
     assert ours["medians"]["prefill_ms"] is None and ours["medians"]["fallback"] is not None
     assert "no predictions of minference" in found["hypotheses"][0]["why"], "ours are there, without a time"
     timing.measure_times(made, Counting)
-    assert len(ran) == 8 and {one[2] for one in ran[4:]} == {"routesparse"}
+    assert len(ran) == 8 and {one[1] for one in ran[4:]} == {"routesparse"}
     assert score(made)["suite"][1]["medians"]["prefill_ms"] == 2.0
     assert "no predictions of minference" in score(made)["hypotheses"][0]["why"]
 
@@ -192,7 +193,7 @@ def test_a_method_that_cannot_be_timed_is_named_and_the_others_are_timed(job, mo
     made = job(methods=("broken", "window=128"), tasks=("passkey",), n=1)
     prepare(made, no_progress)
     assert timing.measure_times(made, Bench) == 1
-    rows = list(read_lines(made.times))
+    rows = [row for _, row in read_lines(made.times)]
     assert [(row["method"], row.get("failed")) for row in rows] == [
         ("dense", None), ("broken", "ZeroDivisionError: no blocks"), ("window", None)
     ]  # fmt: skip
@@ -307,35 +308,39 @@ def test_a_method_that_fails_is_told_and_tried_again(job, monkeypatch, capsys):
     assert [row["method"] for row in evaluated(made)["suite"]] == ["broken", "dense"]
 
 
-@pytest.mark.parametrize("method", [DENSE, WINDOW], ids=lambda m: m.name)
+@pytest.mark.parametrize("held", [1, 1 << 30], ids=["one by one", "all at once"])
 @pytest.mark.parametrize(("suite", "task"), [("infinitebench", "kv_retrieval"), ("ruler", "niah_single_1")])
 def test_the_answer_is_that_of_a_routed_prefill_and_dense_decoding_token_by_token(
-    job, loaded, suite, task, method
+    job, loaded, suite, task, held, monkeypatch
 ):
     """Gold answer as a second dense chunk, equal to greedy decoding; RULER's ends past the gold answer's length."""
+    monkeypatch.setattr(measure, "HELD_BYTES", held)
     made = job(suite, (task,), n=1)
     prepare(made, no_progress)
     (prepared,) = all_prepared(made)
-    prompt = asked.prompt_of(made, prepared, loaded)
-    found, other = predicting._measured(Bench(loaded), find(suite), [method, DENSE], prepared, prompt)
-    assert other["gold_tokens"] == found["gold_tokens"]
+    prompt, bench = asked.prompt_of(made, prepared, loaded), Bench(loaded)
+    chosen = [DENSE, WINDOW, methods.find("random_blocks", 0.2), methods.find("routesparse", 0.5)]
+    together = predicting._measured(bench, find(suite), chosen, prepared, prompt)
     answer = asked._ids(loaded, prepared.example.answer)
-    with torch.no_grad():
-        bench = Bench(loaded)
-        out = bench._forward(prompt, method)
-        cache, hidden, text = out.cache, out.hidden[:1], []
-        cache.crop(1 - len(answer))
-        for place in range(prepared.example.new_tokens):
-            token = int((hidden[-1:].float() @ bench._head).argmax())
-            text.append(token)
-            hidden = loaded.model.model(torch.tensor([[token]]), past_key_values=cache).last_hidden_state[0]
-            if suite == "ruler" and place + 1 == len(answer) + 8:
-                break
-        logits = (out.hidden.float() @ bench._head).log_softmax(-1)
-        nats = -logits[np.arange(len(answer)), answer].sum()
-    written = loaded.tokenizer.decode(text, skip_special_tokens=True)
-    assert found["row"] == find(suite).row(prepared.example, written)
-    assert found["gold_nats"] == pytest.approx(float(nats), rel=1e-5)
+    for method, found in zip(chosen, together, strict=True):
+        with torch.no_grad():
+            out = bench.forward(prompt, bench.run(prompt, method))
+            cache, hidden, text = out.cache, out.hidden[:1], []
+            cache.crop(1 - len(answer))
+            for place in range(prepared.example.new_tokens):
+                token = int(bench.log_p(hidden[-1:]).argmax())
+                text.append(token)
+                ids = torch.tensor([[token]])
+                hidden = loaded.model.model(ids, past_key_values=cache).last_hidden_state[0]
+                if suite == "ruler" and place + 1 == len(answer) + 8:
+                    break
+            nats = -bench.log_p(out.hidden)[np.arange(len(answer)), answer].sum()
+        written = loaded.tokenizer.decode(text, skip_special_tokens=True)
+        assert found["row"] == find(suite).row(prepared.example, written)
+        assert found["gold_nats"] == pytest.approx(float(nats), rel=1e-5)
+    assert len({one["gold_nats"] for one in together}) == 4, (
+        "the methods must differ for this to tell anything"
+    )
 
 
 def test_pg19_keeps_the_sums_of_the_prefill_s_own_losses(job, loaded):
@@ -517,26 +522,3 @@ def test_every_variant_of_the_ablation_table_that_names_segments_is_a_method(nam
 def test_a_wrong_job_ends_in_one_line(run, tmp_path, arguments, said):
     code, out, err = run("evaluate", *arguments, "--out", tmp_path / "o")
     assert (code, out) == (2, "") and said in err
-
-
-@pytest.mark.parametrize("held", [1, 1 << 30], ids=["one by one", "all at once"])
-@pytest.mark.parametrize(("suite", "task"), [("infinitebench", "kv_retrieval"), ("ruler", "niah_single_1")])
-def test_prompts_decoded_together_answer_as_each_alone(job, loaded, suite, task, held, monkeypatch):
-    """A cell both ways: one method at a time on caches of their own, and all of a prompt in one batch."""
-    monkeypatch.setattr(measure, "HELD_BYTES", held)
-    made = job(suite, (task,), n=2)
-    prepare(made, no_progress)
-    chosen = [DENSE, WINDOW, methods.find("random_blocks", 0.2), methods.find("routesparse", 0.5)]
-    bench, past_gold = Bench(loaded), not find(suite).stops_at_gold
-    nats = set()
-    for prepared in all_prepared(made):
-        prompt = asked.prompt_of(made, prepared, loaded)
-        new_tokens = prepared.example.new_tokens
-        together = bench.answers(prompt, chosen, new_tokens, past_gold=past_gold)
-        for method, (text, numbers) in zip(chosen, together, strict=True):
-            alone, expected = bench.answer(prompt, method, new_tokens, past_gold=past_gold)
-            assert text == alone and numbers["area"] == expected["area"]
-            assert numbers["gold_nats"] == pytest.approx(expected["gold_nats"], rel=1e-5)
-            assert numbers["gold_tokens"] == expected["gold_tokens"]
-            nats.add(expected["gold_nats"])
-    assert len(nats) > 4, "the methods must differ for this to tell anything"

@@ -1,6 +1,5 @@
 """The selection study's prompts and measuring: a tiny model on the CPU, no GPU."""
 
-import json
 from dataclasses import replace
 from itertools import pairwise
 
@@ -8,7 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from routesparse.engine.calibrate import beside_dense
+from routesparse.engine.calibrate.row_files import read_lines
 from routesparse.engine.errors import ConfigError, InputError
+from routesparse.engine.lab.generators.samples import score_all
 from routesparse.engine.lab.studies.selection import measure, methods, prompts, rows, run, tasks
 
 LENGTH = 600
@@ -38,7 +40,7 @@ def arguments(folder, data, out, *more):
 
 
 def lines(path):
-    return [row for row in rows.read_lines(path) if "method" in row]
+    return [row for _, row in read_lines(path) if "method" in row]
 
 
 @pytest.mark.parametrize("task", tasks.BODY_TASKS)
@@ -114,23 +116,26 @@ def test_every_method_gets_its_first_setting_before_any_second_one():
 
 
 def test_a_rule_s_other_parameters_stand_behind_its_name():
-    ((name, setting),) = methods.rounds(["sparq@dimensions:8=16"])[0]
-    assert (name, setting) == ("sparq@dimensions:8", 16.0)
+    ((name, setting),) = methods.rounds(["xattention@stride:16=0.9"])[0]
+    assert (name, setting) == ("xattention@stride:16", 0.9)
     rule = methods.find(name, setting).rule
-    assert (rule.blocks, rule.dimensions) == (16, 8)
-    assert methods.settings(name) == methods.settings("sparq")
-    for wrong, told in (("sparq@blocks:8", "no other parameter blocks"), ("sparq@rank:8", "parameter rank")):
+    assert (rule.threshold, rule.stride) == (0.9, 16)
+    assert methods.settings(name) == methods.settings("xattention")
+    for wrong, told in (
+        ("xattention@threshold:8", "no other parameter threshold"),
+        ("xattention@rank:8", "parameter rank"),
+    ):
         with pytest.raises(ConfigError, match=told):
-            methods.find(wrong, 16)
+            methods.find(wrong, 0.9)
     with pytest.raises(ConfigError, match="is not NAME@PARAMETER:NUMBER"):
-        methods.rounds(["sparq@dimensions=16"])
+        methods.rounds(["xattention@stride=16"])
     with pytest.raises(ConfigError, match="use some of"):
-        methods.rounds(["sparks@dimensions:8=16"])
+        methods.rounds(["xatention@stride:8=16"])
 
 
 def test_numbers_are_those_of_a_plain_computation_in_float64(loaded, monkeypatch):
     """Chunks of positions change nothing, nor does their number divide the positions."""
-    monkeypatch.setattr(measure, "CHUNK", 7)
+    monkeypatch.setattr(beside_dense, "CHUNK", 7)
     torch.manual_seed(0)
     dense = torch.randn(40, 32)
     hidden = dense + 0.3 * torch.randn(40, 32)
@@ -161,25 +166,25 @@ def test_text_is_measured_at_every_position_but_the_first(loaded, data):
     assert 0.5 < window["area"] < 0.99 and window["kl"] > 1e-6
 
 
-@pytest.mark.parametrize(("gold_tokens", "limit"), [(1, 9), (6, 14), (6, 3)])
+@pytest.mark.parametrize(("gold_tokens", "limit"), [(1, 9), (6, 14)])
 def test_the_greedy_answer_is_that_of_decoding_token_by_token(loaded, gold_tokens, limit):
     """Whatever the gold answer, along which the first choices are read; past it too, where it is the greedy one."""
     rng = np.random.default_rng(gold_tokens)
     ids = [256, *rng.integers(0, 250, 300).tolist()]
-    answer = rng.integers(0, 250, gold_tokens).tolist()
-    item = prompts.Item("vt", 301, 0, 1)
-    prompt = prompts.Prompt(item, ids, [], answer, ("gold",), {})
-    bench = measure.Bench(loaded)
-    dense = methods.find("dense", 1)
+    prompt = prompts.Prompt("vt", 1, ids, [], rng.integers(0, 250, gold_tokens).tolist(), ("gold",))
+    bench, dense = measure.Bench(loaded), methods.find("dense", 1)
+    text = list(ids)
     with torch.no_grad():
-        found = bench._greedy(prompt, bench._forward(prompt, dense), limit)
-        text = list(ids)
         for _ in range(limit):
             text.append(int(loaded.model(torch.tensor([text])).logits[0, -1].argmax()))
-        assert found == text[len(ids) :]
-        right = replace(prompt, answer=text[len(ids) : len(ids) + gold_tokens])
-        assert bench._greedy(right, bench._forward(right, dense), limit, past_gold=True) == found
-        assert bench._greedy(right, bench._forward(right, dense), limit) == found[:gold_tokens]
+    expected, gold = text[len(ids) :], text[len(ids) : len(ids) + gold_tokens]
+    right = replace(prompt, answer=gold)
+    for asked, past_gold, told in ((prompt, True, expected), (right, True, expected), (right, False, gold)):
+        ((answer, _),) = bench.answers(asked, [dense], limit, past_gold=past_gold)
+        assert answer == loaded.tokenizer.decode(told, skip_special_tokens=True)
+    said = loaded.tokenizer.decode(gold, skip_special_tokens=True)
+    for wanted in ((said,), ("neither",)):
+        assert bench.measure(replace(right, gold=wanted), dense)["score"] == score_all(said, wanted)
 
 
 def test_a_run_goes_on_where_it_was_cut_off(folder, data, tmp_path, capsys):
@@ -218,26 +223,6 @@ def test_a_method_that_fails_leaves_a_row_and_the_others_go_on(folder, data, tmp
     monkeypatch.setitem(methods.INLINE, "broken", (lambda _: lambda view: None, (1.0,)))
     assert run.main(arguments(folder, data, out, "--methods", "broken")) == 0
     assert len(rows.read_rows([out])[0]) == 6 and not rows.read_rows([out])[1]
-
-
-def test_several_processes_write_files_of_their_own_that_are_read_together(tmp_path):
-    out = tmp_path / "s.jsonl"
-    row = {
-        "method": "dense",
-        "setting": 1.0,
-        "task": "vt",
-        "length": 8,
-        "index": 0,
-        "seed": 0,
-        "extras": True,
-    }
-    for place in (0, 1):
-        with rows.Appender(rows.part(out, place)) as appender:
-            appender.write({**row, "index": place, "kl": 1 / 3})
-    (tmp_path / "s.other.jsonl").write_text(json.dumps(row) + "\n")
-    assert [path.name for path in rows.parts(out)] == ["s.0.jsonl", "s.1.jsonl"]
-    found = rows.read_rows(rows.parts(out))[0]
-    assert sorted(key[4] for key in found) == [0, 1] and {r["kl"] for r in found.values()} == {0.333333}
 
 
 def test_prompts_of_one_length_alternate_between_tasks():

@@ -3,11 +3,10 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from routesparse.engine import paths
 from routesparse.engine.lab.studies.selection import curves, table
-from routesparse.engine.lab.studies.selection.rows import read_rows
 
 AREAS = np.array([[0.4], [0.1], [0.2]])
 
@@ -102,89 +101,6 @@ def test_a_group_of_which_one_task_was_run_names_it(tmp_path):
     assert [line for line in one if "## " in line] == ["\n## code, 4,096 tokens (reported)\n"]
 
 
-@pytest.mark.parametrize(
-    ("rows", "page"),
-    [("related_tuned_h200.jsonl", "RELATED_GPU.md"), ("related_cpu.jsonl", "notes/related_cpu.md")],
-)
-def test_every_task_of_a_file_has_a_section_on_its_page(rows, page):
-    results = paths.DATA / "results"
-    ran = {task for _, _, task, *_ in read_rows([results / rows])[0]}
-    headings = [line for line in (results / page).read_text().splitlines() if line.startswith("## ")]
-    for task in ran:
-        names = [name for name, tasks in table.GROUPS.items() if task in tasks] or [task]
-        whole = [f"## {name}," for name in names if set(table.GROUPS.get(name, (task,))) <= ran]
-        assert any(
-            (whole and line.startswith(tuple(whole))) or f"({task} only)" in line for line in headings
-        ), task
-
-
-def test_the_least_area_that_keeps_the_score_is_told_of_each_rival(tmp_path):
-    found = [row("dense", 1.0, i, 1.0, 0.0) for i in range(48)]
-    found += [row("ours", 0.5, i, 0.12, 0.01, score=float(i > 0)) for i in range(48)]  # one prompt lost: kept
-    found += [row("oracle_floor", 1.0, i, 0.05, 0.01) for i in range(48)]
-    for setting, area, lost in ((1, 0.1, 9), (2, 0.3, 1), (3, 0.6, 0)):
-        found += [row("rival", setting, i, area, 0.01, score=float(i >= lost)) for i in range(48)]
-    found += [row("loser", 1.0, i, 0.8, 0.01, score=float(i > 1)) for i in range(48)]  # two prompts lost
-    lines = list(table.tables(written(tmp_path / "s.jsonl", found), "ours", True))
-    assert "\n## Least area within one prompt in 48 of dense, 4,096 tokens (reported)\n" in lines
-    assert lines[-5:] == [
-        "| dense, % | 100.0 |",
-        "| ours | 0.120, -2.1 [-6.2, +0.0] |",
-        "| loser | none up to 0.800 |",
-        "| rival | 0.300 (2, 48) |",
-        "| ours / the best rival | 0.40 to 1.20 |",
-    ]
-    dearer = [row("ours", 2.0, i, 0.06, 0.01, score=float(i > 1)) for i in range(30)]  # two prompts lost
-    dearer += [
-        row("ours", 1.0, i, 0.09, 0.01, score=float(i > 0)) for i in range(30)
-    ]  # one of 30: more than 2.1 %
-    lines = list(table.tables(written(tmp_path / "s.jsonl", found + dearer), "ours", True))
-    assert "| ours, at its least area | 0.120 (0.5, 48) |" in lines
-    assert lines[-2:] == [
-        "| ours / the best rival | 0.40 to 1.20 |",
-        "| at its least area / the best rival | 0.40 to 1.20 |",
-    ]
-    dearer[30:] = [one | {"score": 1.0} for one in dearer[30:]]
-    lines = list(table.tables(written(tmp_path / "s.jsonl", found + dearer), "ours", True))
-    assert "| ours, at its least area | 0.090 (1, 30) |" in lines
-    assert lines[-1] == "| at its least area / the best rival | 0.30 to 0.90 |"
-    worse = [one | {"score": 0.0} if one["method"] == "ours" else one for one in found + dearer]
-    lines = list(table.tables(written(tmp_path / "s.jsonl", worse), "ours", True))
-    assert "| ours, at its least area | none up to 0.120 |" in lines
-    assert lines[-1] == "| at its least area / the best rival | not kept |"
-    found = [one for one in found if one["method"] != "rival" or one["setting"] > 1]
-    lines = list(table.tables(written(tmp_path / "s.jsonl", found), "ours", True))
-    assert lines[-2:] == ["| rival | <= 0.300 (2, 48) |", "| ours / the best rival | >= 0.40 |"]
-    controls = [row("window", 512, i, 0.04, 0.01, score=float(i > 9)) for i in range(48)]
-    controls += [row("random_blocks", 0.1, i, 0.1, 0.01) for i in range(48)]
-    lines = list(table.tables(written(tmp_path / "s.jsonl", found + controls), "ours", True))
-    assert lines[-4:] == [
-        "| rival | <= 0.300 (2, 48) |",
-        "| random_blocks (control) | <= 0.100 (0.1, 48) |",
-        "| window (control) | none up to 0.040 |",
-        "| ours / the best rival | >= 0.40 |",
-    ], "a control is no rival"
-    other = [row("other", 1, i, 0.4, 0.01, score=float(i > 9)) for i in range(48)]
-    other += [row("other", 2, i, 0.5, 0.01) for i in range(48)]
-    lines = list(table.tables(written(tmp_path / "s.jsonl", found + other), "ours", True))
-    assert lines[-1] == "| ours / the best rival | >= 0.40 |", "the other keeps it at more area"
-    few = [row("other", 0.5, i, 0.2, 0.01) for i in range(9)]
-    found = [one for one in found if one["method"] != "rival"]
-    lines = list(table.tables(written(tmp_path / "s.jsonl", found + few + other), "ours", True))
-    assert lines[-2:] == ["| other | 0.500 (2, 48) |", "| ours / the best rival | 0.24 to 0.30 |"]
-    lines = list(table.tables(written(tmp_path / "s.jsonl", found), "ours", True))
-    assert lines[-1] == "| ours / the best rival | < 0.15 |"
-    worse = [one | {"score": float(one["index"] > 1)} if one["method"] == "ours" else one for one in found]
-    lines = list(table.tables(written(tmp_path / "s.jsonl", worse), "ours", True))
-    assert lines[-1] == "| ours / the best rival | not kept |"
-    text = [one | {"task": "text:code"} for one in found]
-    for one in text:
-        del one["score"]
-    assert not any(
-        "Least area" in line for line in table.tables(written(tmp_path / "s.jsonl", text), "ours", True)
-    )
-
-
 def test_settings_that_lack_prompts_are_shown_but_not_compared(tmp_path):
     found = [row("dense", 1.0, i, 1.0, 0.0) for i in range(3)]
     found += [row("ours", 0.1, i, 0.1, 0.01) for i in range(3)]
@@ -194,12 +110,6 @@ def test_settings_that_lack_prompts_are_shown_but_not_compared(tmp_path):
     found = [one for one in found if one["method"] == "dense" or one["index"] < 2]
     text = "\n".join(table.tables(written(tmp_path / "s.jsonl", found), "ours", True))
     assert "| rival | > 1.00 |" in text, "a prompt that dense attention alone has keeps nothing out"
-
-
-def test_what_was_chosen_stands_on_the_page(tmp_path):
-    told = {"chosen": {"quest": ["quest@page:8=32", 0.1272, 0.01783]}, "area": 0.13}
-    text = "\n".join(table.introduction(written(tmp_path / "s.jsonl", [told, told]), True))
-    assert text.count("at most 0.13 of the area") == 1 and "quest@page:8=32 (0.127, 17.8)." in text
 
 
 def test_development_and_reported_prompts_stand_apart_and_failures_are_told(tmp_path):
@@ -223,19 +133,8 @@ def test_what_extras_change_nothing_of_stands_in_the_table_without_them(tmp_path
     assert "| dense | 1 |" in text and "| window | 512 | 1 | 0.200 |" in text and "0.300" not in text
 
 
-def test_a_page_says_its_note_and_that_it_was_given_one(tmp_path):
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text("")
-    pages = []
-    for more in ([], ["--note", "One prompt a task."]):
-        table.main([str(rows), "--out", str(tmp_path / "page.md"), *more])
-        pages.append((tmp_path / "page.md").read_text())
-    assert "note" not in pages[0] and "with --out; do not edit" in pages[0]
-    assert "\n\nOne prompt a task.\n" in pages[1] and "with --out and --note; do not edit" in pages[1]
-
-
 @pytest.mark.parametrize(("prompts", "text"), [(1, "-20.0"), (2, "-15.0 [-20.0, -10.0]")])
 def test_one_prompt_has_no_interval(prompts, text):
-    dense = {"relay": {(1, i): {"score": 0.9} for i in range(prompts)}}
-    rows = {"relay": {(1, i): {"score": 0.7 + 0.1 * i} for i in range(prompts)}}
-    assert table.difference(rows, dense) == text
+    found = [row("dense", 1.0, i, 1.0, 0.0, score=0.9) for i in range(prompts)]
+    found += [row("ours", 0.1, i, 0.1, 0.1, score=0.7 + 0.1 * i) for i in range(prompts)]
+    assert table.difference(pd.DataFrame(found), ("ours", 0.1)) == text

@@ -1,20 +1,18 @@
 """The measuring half of ``routesparse tune``: a tiny model on the CPU, no GPU."""
 
-import gzip
 import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from routesparse.engine.calibrate import one_profile, tuning_windows
 from routesparse.engine.calibrate.prompts import Document, document_groups, draw
+from routesparse.engine.calibrate.row_files import read_lines
 from routesparse.engine.crew.crews import Processes
 from routesparse.engine.crew.share import Team
 from routesparse.engine.errors import CalibrationError, ConfigError
-from routesparse.engine.lab.studies import tuning, tuning_windows
-from routesparse.engine.lab.studies.one_profile import named
-from routesparse.engine.lab.studies.selection import rows
-from routesparse.engine.lab.studies.selection.measure import Bench
+from routesparse.engine.lab.studies import tuning
 from routesparse.engine.models.load import load_tokenizer
 
 
@@ -34,7 +32,7 @@ def data(tmp_path_factory):
 
 
 def measured(path):
-    return [row for row in rows.read_lines(path) if "price" in row]
+    return [row for _, row in read_lines(path) if "price" in row]
 
 
 def run(folder, data, out, *more):
@@ -43,7 +41,7 @@ def run(folder, data, out, *more):
 
 
 def test_windows_take_clusters_alike_and_more_of_them_keep_the_first(loaded, data):
-    documents, of = tuning_windows.read_split(data, "code", "calibration", loaded.tokenizer)
+    documents, of = tuning.read_split(data, "code", "calibration", loaded.tokenizer)
     assert of == {"a-0": "org/a", "a-1": "org/a", "b-0": "org/b"}
     few, many = (tuning_windows.draw_windows(documents, of, 600, n, loaded.tokenizer, 0) for n in (3, 40))
     assert [(d.cluster, d.index) for d in few] == [("org/a", 0), ("org/b", 0), ("org/a", 1), ("org/b", 1)]
@@ -90,24 +88,21 @@ def test_all_processes_route_by_the_profile_that_the_first_one_measured(folder, 
     """In a home without one; it is taken away again, so that a process that looks for its own would leave one."""
     monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
     profiles, said = tmp_path / "home" / "profiles", []
-    documents, of = tuning_windows.read_split(
-        data, "code", "calibration", load_tokenizer(str(folder)).tokenizer
-    )
+    documents, of = tuning.read_split(data, "code", "calibration", load_tokenizer(str(folder)).tokenizer)
     windows = tuning_windows.draw_windows(documents, of, 600, 4, load_tokenizer(str(folder)).tokenizer, 0)
-    opened = tuning_windows.Asked(str(folder), None, 0, "calibration", 600, "command").opening(Bench)
+    opened = tuning_windows.Asked(str(folder), None, 0, "calibration", 600, "command").opened
     crew, count = Processes(2).crew(opened)
     with Team(crew, count, said.append) as team:
-        about = tuning_windows.ask(team, opened)
+        first = one_profile.ask(team, opened)
         (file,) = profiles.glob("*.json")
-        assert about.profiles["exact"].name == file.stem and file.stem in about.header["profile"]
+        assert first.profiles["exact"].name == file.stem and file.stem in one_profile.named(first.profiles)
         file.unlink()
-        outcome = tuning_windows.append(team, opened, windows, [0.5], about, tmp_path / "rows.jsonl")
+        outcome = tuning_windows.append(team, opened, windows, [0.5], first, tmp_path / "rows.jsonl")
     assert outcome.done == 4 and outcome.failed == {} and not list(profiles.glob("*.json"))
     assert len(measured(tmp_path / "rows.jsonl")) == 4
-    other = replace(about.profiles["exact"], tile_us=1.0)
-    changed = {**about.header, "profile": named({"exact": other})}
+    other = replace(first, profiles={"exact": replace(first.profiles["exact"], tile_us=1.0)})
     with pytest.raises(ConfigError, match="measured with another profile"):
-        tuning_windows.check_same([tmp_path / "rows.jsonl"], changed)
+        tuning_windows.append(team, opened, windows, [0.5], other, tmp_path / "rows.jsonl")
 
 
 def test_a_limit_shorter_than_the_load_ends_in_words(folder, data, tmp_path, capsys):
@@ -121,20 +116,20 @@ def test_a_price_outside_its_range_ends_the_run_before_anything_is_loaded(tmp_pa
 
 
 def test_an_edited_text_is_measured_again_and_a_result_that_is_no_number_is_a_failure(loaded, data, tmp_path):
-    documents, of = tuning_windows.read_split(data, "code", "calibration", loaded.tokenizer)
+    documents, of = tuning.read_split(data, "code", "calibration", loaded.tokenizer)
     drawn = tuning_windows.draw_windows(documents, of, 600, 2, loaded.tokenizer, 0)[0]
     about = {"model": "m", "split": "test", "seed": 0, "device": "cpu", "git_commit": None}
-    whole = tuning_windows.About(about, {}, 1_000)
+    first = one_profile.First({}, about)
 
     class Made:
-        def compared(self, prompt, rule):
-            kl = float("nan") if rule.setting == 0.5 else 0.1
+        def lost(self, text, options):
+            kl = float("nan") if options["price"] == 0.5 else 0.1
             return {"kl": kl, "agree": 1.0, "nats": 3.0, "nats_dense": 3.0, "area": 0.5}
 
         def forget(self):
             pass
 
-    found = list(tuning_windows.measure(Made(), drawn, [0.25, 0.5], about))
+    found = tuning_windows.Measuring(Made(), about)((drawn, (0.25, 0.5)))
     assert found[0]["kl"] == 0.1 and "kl" not in found[1] and found[1]["failed"] == "not finite: kl"
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in found))
@@ -143,18 +138,10 @@ def test_an_edited_text_is_measured_again_and_a_result_that_is_no_number_is_a_fa
 
     class Noted:
         def do(self, work):
-            asked.extend(piece.given for lot in work.lots for piece in lot)
+            asked.extend(piece.given.given for lot in work.lots for piece in lot)
 
-    tuning_windows.append(Noted(), None, [drawn, edited], [0.25, 0.5], whole, path)
-    assert [(one.drawn, one.prices) for one in asked] == [(drawn, (0.5,)), (edited, (0.25, 0.5))]
-
-
-def test_a_compressed_file_is_not_appended_to(tmp_path):
-    path = tmp_path / "rows.jsonl.gz"
-    path.write_bytes(gzip.compress(b"{}\n"))
-    with pytest.raises(ConfigError, match="compressed and can't be appended to"):
-        rows.Appender(path)
-    assert gzip.decompress(path.read_bytes()) == b"{}\n"
+    tuning_windows.append(Noted(), None, [drawn, edited], [0.25, 0.5], first, path)
+    assert asked == [(drawn, (0.5,)), (edited, (0.25, 0.5))]
 
 
 def test_one_text_under_two_names_and_two_folders_of_one_name_are_refused(loaded, tmp_path):

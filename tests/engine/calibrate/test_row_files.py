@@ -1,11 +1,11 @@
-"""The study's files: what is read of them, and what is refused. CPU, no model."""
+"""Files of rows: what is read of them, and what is refused."""
 
 import gzip
 
 import pytest
 
-from routesparse.engine.errors import InputError
-from routesparse.engine.lab.studies.selection import rows
+from routesparse.engine.calibrate import row_files
+from routesparse.engine.errors import ConfigError, InputError
 
 LINES = '{"a": 1}\n{"a": {"b": 2}}\n'
 
@@ -14,22 +14,22 @@ def test_a_torn_line_is_left_out_wherever_it_ends(tmp_path):
     path = tmp_path / "p.jsonl"
     for torn in ('{"a": {"b": 3}', '{"a": {"b"', "{", '{"a": "x}'):
         path.write_text(f"{LINES}{torn}\n" + '{"a": 4}\n')
-        assert [row["a"] for row in rows.read_lines(path)] == [1, {"b": 2}, 4]
+        assert [row["a"] for _, row in row_files.read_lines(path)] == [1, {"b": 2}, 4]
     path.write_text(LINES + "{'a': 3}\n")
-    with pytest.raises(InputError, match=r"p\.jsonl, line 3 is no JSON"):
-        list(rows.read_lines(path))
+    with pytest.raises(InputError, match=r"line 3 of .*p\.jsonl: .*remove it"):
+        list(row_files.read_lines(path))
 
 
 def test_rows_that_failed_are_told_at_the_end_with_a_cure_for_a_full_device(tmp_path, capsys):
     for why, cure in (("RuntimeError: CUDA driver error: out of memory", True), ("ValueError: x", False)):
-        with rows.Appender(tmp_path / "p.jsonl") as out:
+        with row_files.Appender(tmp_path / "p.jsonl") as out:
             out.write({"a": 1})
             out.write({"failed": why})
             out.write({"failed": why})
         told = capsys.readouterr().err
         assert f"2 measurements failed, the first: {why}; the same command tries them again" in told
         assert ("fewer --processes" in told) == cure
-    with rows.Appender(tmp_path / "q.jsonl") as out:
+    with row_files.Appender(tmp_path / "q.jsonl") as out:
         out.write({"a": 1})
     assert capsys.readouterr().err == ""
 
@@ -39,11 +39,11 @@ def test_a_file_beyond_the_bound_is_refused_packed_or_not(tmp_path, monkeypatch,
     path = tmp_path / f"p{ending}"
     content = LINES.encode() * 2_000
     path.write_bytes(gzip.compress(content) if ending.endswith(".gz") else content)
-    monkeypatch.setattr(rows, "MOST_BYTES", len(content))
-    assert len(list(rows.read_lines(path))) == 4_000
-    monkeypatch.setattr(rows, "MOST_BYTES", len(content) - 1)
+    monkeypatch.setattr(row_files, "MOST_BYTES", len(content))
+    assert len(list(row_files.read_lines(path))) == 4_000
+    monkeypatch.setattr(row_files, "MOST_BYTES", len(content) - 1)
     with pytest.raises(InputError, match="more than"):
-        list(rows.read_lines(path))
+        list(row_files.read_lines(path))
 
 
 @pytest.mark.parametrize("content", [b"no gzip", gzip.compress(LINES.encode())[:-9]], ids=["foreign", "torn"])
@@ -51,8 +51,12 @@ def test_a_damaged_archive_is_refused_with_its_name(tmp_path, content):
     path = tmp_path / "p.jsonl.gz"
     path.write_bytes(content)
     with pytest.raises(InputError, match=r"p\.jsonl\.gz can't be read"):
-        list(rows.read_lines(path))
+        list(row_files.read_lines(path))
 
 
-def test_a_file_that_is_not_there_has_no_lines(tmp_path):
-    assert list(rows.read_lines(tmp_path / "none.jsonl")) == []
+def test_a_compressed_file_is_not_appended_to(tmp_path):
+    path = tmp_path / "rows.jsonl.gz"
+    path.write_bytes(gzip.compress(b"{}\n"))
+    with pytest.raises(ConfigError, match="compressed and can't be appended to"):
+        row_files.Appender(path)
+    assert gzip.decompress(path.read_bytes()) == b"{}\n"

@@ -5,13 +5,15 @@ A few small heads look at every key before attention does; all heads of a layer 
     I(t, s) = sum over j of w(t, j) ReLU(q^I(t, j) . k^I(s));   each row reads the keys of largest I
 
 It is trained to foretell the layer's attention: KL(p(t, .) | softmax I(t, .)), p the mean of the heads' exact attention
-(there: their sum, brought to 1). ``python -m routesparse.engine.lab.studies.indexer`` trains one on the bundled
-model. It is here as an example of trained sparse attention that can be certified: nothing of the product uses it.
+(there: their sum, brought to 1). The bundled weights were trained on the bundled model at commit b6dfeee2, whose
+``engine/lab/studies/indexer.py`` trains others. It is here as an example of trained sparse attention that can be
+certified.
 
 Departures: q^I, k^I and w are linear in the layer's own rotated queries and keys, brought to root mean square 1, where
 theirs come from the hidden state with a rotation of their own; indexer head j looks at its share of the query heads
-alone; no low-precision numbers; the model is not trained further (their second stage). Here softmax I is summed over KV
-blocks and 128 rows share their best ones (scorers/row_shares.py), where theirs reads single keys.
+alone; no low-precision numbers; the model is not trained further (their second stage). Theirs reads single keys; here
+softmax I is summed over KV blocks, a query block's score is the root mean square over its rows, as in
+kernels/block_score, and its rows share the best blocks.
 """
 
 from __future__ import annotations
@@ -21,11 +23,12 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 
 from routesparse.engine import paths
 from routesparse.engine.errors import ConfigError
-from routesparse.engine.lab.rivals.rule import Selection, View
-from routesparse.engine.lab.rivals.scorers.row_shares import best_blocks, shares_over_rows
+from routesparse.engine.lab.rivals.pieces import best_blocks, query_block_chunks
+from routesparse.engine.lab.rivals.rule import Selection, View, block_sums
 
 DEMO_WEIGHTS = paths.DATA / "baselines" / "indexer_demo.safetensors"
 NAMES = ("query", "key", "weight")
@@ -84,12 +87,19 @@ class Indexer:
         if wide != trained:
             raise ConfigError(
                 f"{self.path.name} was trained on queries and keys of {trained} numbers a token, these have {wide}; "
-                "train one on this model: python -m routesparse.engine.lab.studies.indexer --model FOLDER"
+                "it is for the bundled model"
             )
-        keys = layer.keys(inputs.k[0])
-        return shares_over_rows(
-            view, lambda rows, units: layer.scores(inputs.q[0, :, rows], keys[:units])[None, None]
-        )
+        keys, key, out = layer.keys(inputs.k[0]), torch.arange(view.tokens, device=view.device), []
+        for chunk in query_block_chunks(view, view.block_q * view.tokens):
+            end = min(chunk.stop * view.block_q, view.tokens)
+            rows = torch.arange(chunk.start * view.block_q, end, device=view.device)
+            index = layer.scores(inputs.q[0, :, rows], keys[:end])[None, None]
+            shares = index.masked_fill(key[:end] > rows.view(-1, 1), -torch.inf).softmax(-1)
+            squares = block_sums(shares, view.block_k).square()
+            squares = F.pad(squares, (0, view.segment.key_blocks - squares.shape[-1]))
+            sizes = block_sums(torch.ones(len(rows), device=view.device), view.block_q).view(-1, 1)
+            out.append((block_sums(squares.transpose(-1, -2), view.block_q).transpose(-1, -2) / sizes).sqrt())
+        return torch.cat(out, 2)
 
 
 def joined(x: torch.Tensor) -> torch.Tensor:
@@ -110,7 +120,4 @@ def load(path: Path) -> tuple[LayerIndexer, ...]:
             LayerIndexer(*parts) for parts in zip(*(found[name].float() for name in NAMES), strict=True)
         )
     except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise ConfigError(
-            f"{path} holds no indexer ({error}); "
-            "make one: python -m routesparse.engine.lab.studies.indexer --out FILE"
-        ) from error
+        raise ConfigError(f"{path} holds no indexer ({error}); restore data/baselines") from error

@@ -1,11 +1,18 @@
-"""data/results/TRUST.md: both certificates on test documents, their controls, and the drift alarm."""
+"""data/results/TRUST.md: both certificates on test documents, their controls, and the drift alarm.
+
+    python -m routesparse.engine.lab.studies.coverage.page      # from data/results/coverage.json, by analyse.py
+
+No figure there is typed by hand; a test compares the page with what this writes.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
-from routesparse.engine.lab.reports.result_files import read, write_page
+from routesparse.engine import paths
 
 CALIBRATED = ("prose", "code", "dialog")
 SCOPE = (
@@ -14,7 +21,6 @@ SCOPE = (
     "nothing about the model's output or its answers. It is about the mean over the rows of a segment's body (all "
     "rows but the tail, the last 128, which are always dense), so a single row may lose more."
 )
-OF_HEADS = "Each head has a certificate of its own, about that head alone."
 PRICED = (
     "There are two kinds. A *layer's* certificate is about the mean over its heads (a dense head keeps all), so a "
     "single head may lose more than the layer is certified to. A *head's* is about that head alone; what it must "
@@ -23,24 +29,24 @@ PRICED = (
 )
 
 
-def write() -> None:
-    """Replace data/results/TRUST.md."""
-    priced = is_priced(read("coverage.json"))
-    write_page(
-        "TRUST.md",
-        "What the certificates promised, and what the audit found",
-        [f"{SCOPE} {PRICED if priced else OF_HEADS}", "", _audit(), "", *in_prompt(), *conformal()],
-    )
+@cache
+def _result() -> dict[str, Any]:
+    return json.loads((paths.DATA / "results" / "coverage.json").read_text())
 
 
-def is_priced(result: dict[str, Any]) -> bool:
-    """Whether the windows were routed under one price; results from before that policy name none."""
-    return result.get("policy") == "priced"
+def page() -> str:
+    """The page as it should be."""
+    head = [
+        "# What the certificates promised, and what the audit found",
+        "Written by `python -m routesparse.engine.lab.studies.coverage.page` from `coverage.json`.",
+    ]
+    lines = [*head, "", f"{SCOPE} {PRICED}", "", _audit(), "", *in_prompt(), *conformal()]
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def _audit() -> str:
     """What the audit behind the figures computed, and whether it compared the kernel's output with that."""
-    result = read("coverage.json")
+    result = _result()
     found = [row["bounds"].get("executed_error") for _, _, row in _rows(result)]
     compared = [error for error in found if error is not None]
     kernel = "it did not read the output that the kernel wrote"
@@ -59,12 +65,12 @@ def _audit() -> str:
 
 def in_prompt() -> list[str]:
     """The in-prompt certificate and what it led to, by domain and length."""
-    result = read("coverage.json")
+    result = _result()
     lines = [
         "**In-prompt certificate**: a lower confidence bound from the prompt's own random rows, nothing calibrated. "
         f"{_reached(result)}, q {result['confidence']:g}, windows of test documents. {_tests(result)}",
         "",
-        *(_layers(result) if is_priced(result) else ()),
+        *_layers(result),
         "Intervals (95 %) resample clusters: the project of a code or docs document, otherwise the document itself (a "
         f"book, a meeting). Fewer than {result['fewest_clusters']} clusters have no interval."
         + (f" Amended: {result['amended']}." if "amended" in result else ""),
@@ -72,7 +78,7 @@ def in_prompt() -> list[str]:
         "Columns: *coverage* is the share of selected sparse units whose audited mean mass is at least the certified "
         "one, mean over prompts, and *lowest prompt* its minimum; coverage near 1 is a property of a conservative "
         "bound, not of quality. *Gap* is audited mass minus bound, median. *Kept below tau* counts sparse units that "
-        f"passed although their audited mass is below {'tau_head' if is_priced(result) else 'tau'}. *Row statement* is "
+        "passed although their audited mass is below tau_head. *Row statement* is "
         "the share of audited rows at or above the mass that the certificate states for a random row. *Attention work* "
         "is the kept share of the causal area, the dense tail included.",
         "",
@@ -96,19 +102,15 @@ def in_prompt() -> list[str]:
 
 def _tests(result: dict[str, Any]) -> str:
     """How often a bound exceeded the truth, against how often it might have."""
-    above, tests, allowed = bound_errors(result)
-    of = "bounds of heads" if is_priced(result) else "bounds"
-    told = f"Of {tests:,} {of} that were tested, {above} exceeded the audited mass; up to {allowed:.0f} were allowed."
-    if is_priced(result):
-        above, tests, allowed = bound_errors(result, "layer")
-        told += f" Of {tests:,} bounds of layers, {above} did; up to {allowed:.0f} were allowed."
-    return told
+    above, tests, allowed = bound_errors(result, "in_prompt")
+    told = f"Of {tests:,} bounds of heads that were tested, {above} exceeded the audited mass; "
+    told += f"up to {allowed:.0f} were allowed. "
+    above, tests, allowed = bound_errors(result, "layer")
+    return f"{told}Of {tests:,} bounds of layers, {above} did; up to {allowed:.0f} were allowed."
 
 
 def _reached(result: dict[str, Any]) -> str:
     """What the certificates had to reach."""
-    if not is_priced(result):
-        return "tau .9"
     return (
         f"Policy `priced` at price {result['price']:g}: tau_layer {result['tau_layer']:g} for a layer, tau_head "
         f"{result['tau_head']:g} for each head"
@@ -137,16 +139,14 @@ def _layers(result: dict[str, Any]) -> list[str]:
     return [*lines, "", "*Heads*, of the same windows:", ""]
 
 
-def bound_errors(result: dict[str, Any], kind: str = "in_prompt") -> tuple[int, int, float]:
+def bound_errors(result: dict[str, Any], kind: str) -> tuple[int, int, float]:
     """Bounds above the audited mass, bounds tested, and how many the confidence level would have allowed.
 
     kind: "in_prompt" of heads, "layer" of layers.
     """
     held = [row[kind] for _, _, row in _rows(result)]
     tests = sum(row["tests"] for row in held)
-    # Results that do not tell are of at most 3 tests a unit that share the error 1 - q between them.
-    error = result.get("bound_error", (1 - result["confidence"]) / 3)
-    return sum(row["tests_above_the_truth"] for row in held), tests, tests * error
+    return sum(row["tests_above_the_truth"] for row in held), tests, tests * result["bound_error"]
 
 
 def _work(result: dict[str, Any]) -> list[str]:
@@ -158,11 +158,10 @@ def _work(result: dict[str, Any]) -> list[str]:
         for tokens, row in result["mixed"].items()
     )
     work = [result["domains"][domain]["8192"]["work"] for domain in CALIBRATED]
-    dearer, none, free, true = (
+    dearer, free, true = (
         sum(row[name] for row in work) / len(work)
         for name in (
             "dense_cheaper_than_sparse",
-            "dense_none_reaches_lambda",
             "without_fixed_costs",
             "by_true_mass",
         )
@@ -176,10 +175,9 @@ def _work(result: dict[str, Any]) -> list[str]:
         )
         for name in ("paper", "tight")
     )
-    because = "" if is_priced(result) else f", and {none:.1%} because none passes"
     return [
         f"Prose, code and dialog with equal weights. {mixed}. At 8,192 tokens {dearer:.0%} of the units are dense "
-        f"because dense costs less on this machine than the cheapest candidate that passes the gate{because}. "
+        "because dense costs less on this machine than the cheapest candidate that passes the gate. "
         f"Without the fixed costs of a sparse head the work would be {free:.2f}; "
         f"if the router knew the audited mass instead of the probe's estimate, {true:.2f}.",
         "",
@@ -193,7 +191,7 @@ def _work(result: dict[str, Any]) -> list[str]:
 
 def conformal() -> list[str]:
     """The conformal certificate, the controls and the drift alarm on test documents."""
-    result = read("coverage.json")
+    result = _result()
     counts = ", ".join(
         f"{name} {'; '.join(_fold_b(b) for b in c['buckets'])}"
         for name, c in result["calibrations"].items()
@@ -201,7 +199,7 @@ def conformal() -> list[str]:
     )
     lines = [
         "**Conformal certificate**: the gate statistic g minus delta, where delta is a quantile over calibration "
-        f"prompts; valid for prompts like those. q .95; {_frozen(result)} frozen "
+        "prompts; valid for prompts like those. q .95; the price, which sets each unit's lambda, and delta were frozen "
         "before the test windows were drawn, which are those of the table above. No calibration document is in both "
         "folds or among the test documents. Fold B, which gives delta, has so many prompts (documents), of 4,096 to "
         f"8,192 and of 8,193 to 16,384 tokens: {counts}. Windows of one document overlap where it is short.",
@@ -222,12 +220,6 @@ def conformal() -> list[str]:
                 f"| {held['median_mass_gap']:.3f} | {held['zero_bounds']} |"
             )
     return [*lines, "", *_controls(result), ""]
-
-
-def _frozen(result: dict[str, Any]) -> str:
-    if is_priced(result):
-        return "the price, which sets each unit's lambda, and delta were"
-    return f"lambda {result['gate_threshold']:.3f} and delta were"
 
 
 def _controls(result: dict[str, Any]) -> list[str]:
@@ -273,12 +265,21 @@ def _fold_b(bucket: dict[str, Any]) -> str:
 def _measured(result: dict[str, Any]) -> list[str]:
     """Devices, versions and commands of the windows behind both tables."""
     (run,) = result["measured"]["runs"]
-    counts, devices, twins = result["measured"]["windows_by_device"], run["devices"], result["twins"]
+    devices, twins = run["devices"], result.get("twins", {"windows": 0})
+    names = {"cpu": devices["cpu"], "cuda": " ".join([str(len(devices["cuda"])), *devices["cuda"][:1]])}
+    where = ", ".join(
+        f"{count} windows on {names[kind]}"
+        for kind, count in sorted(result["measured"]["windows_by_device"].items())
+    )
+    both = (
+        f"{twins['windows']} windows were measured on both and agree in {twins['same_choice']:.1%} of "
+        f"{twins['units']:,} choices. "
+        if twins["windows"]
+        else ""
+    )
     return [
-        f"Measured: {counts.get('cpu', 0)} windows on {run['processes']['cpu']} processes of {devices['cpu']}, "
-        f"{counts.get('cuda', 0)} on {len(devices['cuda'])} {devices['cuda'][0]}, float32 (TF32 off), one latency "
-        f"profile. {twins['windows']} windows were measured on both and agree in {twins['same_choice']:.1%} of "
-        f"{twins['units']:,} choices. torch {run['versions']['torch']}, seeds {run['plan']['seed']} (calibration) and "
+        f"Measured: {where}, float32 (TF32 off), one latency profile. {both}"
+        f"torch {run['versions']['torch']}, seeds {run['plan']['seed']} (calibration) and "
         f"{run['plan']['test_seed']} (test). In this order:",
         "",
         "```",
@@ -295,3 +296,7 @@ def _interval(interval: Sequence[float] | None, form: str) -> str:
     if interval is None or interval[0] == interval[1]:
         return ""
     return f" [{interval[0]:{form}}, {interval[1]:{form}}]"
+
+
+if __name__ == "__main__":
+    (paths.DATA / "results" / "TRUST.md").write_text(page())
