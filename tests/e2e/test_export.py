@@ -5,7 +5,6 @@ from __future__ import annotations
 import zipfile
 from dataclasses import replace
 from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -126,28 +125,3 @@ def test_where_the_clipboard_is_refused_the_link_can_be_selected(menu):
     field.wait_for()
     assert field.input_value() == menu.url
     assert menu.evaluate("getSelection().toString() || document.activeElement.value") == menu.url
-
-
-def test_a_saved_figure_has_title_legend_axes_and_source_but_no_selection(menu):
-    menu.keyboard.press("Escape")
-    menu.locator(".rs-map svg .ring").wait_for()
-    menu.locator(".st-key-readers .ring").first.wait_for(state="attached")
-    for chart, told in (
-        (
-            "map",
-            (
-                "Routing map",
-                "layer ↓ head →",
-                "not measured",
-                "n = 64 units of segment 2",
-                "source: head_choice",
-            ),
-        ),
-        ("readers", ("Which part of the prompt", "key token", "heads that read it", "n = 64 heads")),
-    ):
-        with menu.expect_download() as waiting:
-            menu.locator(f".st-key-picture-{chart} .svg").click()
-        drawn = ElementTree.fromstring(Path(waiting.value.path()).read_bytes())
-        words = " ".join(" ".join(drawn.itertext()).split())
-        assert [part for part in told if part not in words] == []
-        assert not [one for one in drawn.iter() if "ring" in (one.get("class") or "").split()]

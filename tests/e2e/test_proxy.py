@@ -53,7 +53,7 @@ def page(context, address):
 def test_relative_links_of_the_pages_stay_below_the_path(address, page):
     page.goto(address)  # without a slash at the end, as people type it
     page.wait_for_url(f"{address}/")
-    for name in ("Runs", "Audit", "Home"):
+    for name in ("Runs", "Trust"):
         page.locator("[data-testid=stSidebar]").get_by_role("link", name=name, exact=True).click()
         page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
         links = "links => links.map((link) => link.href)"
@@ -72,18 +72,18 @@ def test_a_link_to_a_view_opens_it_its_map_answers_and_its_address_can_be_copied
     click_cell(page, 3, 4)
     page.get_by_text("Layer 3, head 4: why").wait_for()
     page.wait_for_url("**layer=3**")
-    page.get_by_text("Open this head").click()
-    page.wait_for_url(f"{address}/head?**")
-    page.get_by_text("Certificates and the truth").wait_for()
+    page.get_by_text("Trust in this run").click()
+    page.wait_for_url(f"{address}/trust?**")
+    page.get_by_text("Error against its bounds").wait_for()
     page.reload()
-    page.get_by_text("Certificates and the truth").wait_for()
+    page.get_by_text("Error against its bounds").wait_for()
     page.get_by_role("button", name="Export").click()
     page.get_by_role("button", name="Copy link").click()
     page.locator(".rs-copy span").get_by_text("opens this view").or_(
         page.locator(".rs-copy input:visible")
     ).wait_for()
     copied = page.locator(".rs-copy input").input_value() or page.evaluate("navigator.clipboard.readText()")
-    assert copied == page.url and copied.startswith(f"{address}/head?")
+    assert copied == page.url and copied.startswith(f"{address}/trust?")
 
 
 def test_files_are_taken_and_given(address, page, record, tmp_path):

@@ -9,12 +9,10 @@ layer 2) or to have no memory left ("raise memory 2"). The web process is the da
 from __future__ import annotations
 
 import errno
-import faulthandler
 import importlib.util
 import json
 import os
 import resource
-import signal
 import sys
 import time
 from contextlib import suppress
@@ -25,8 +23,8 @@ from routesparse.engine import paths
 from routesparse.engine.errors import NumericsError, StoreError
 from routesparse.engine.jobs.signals import GRACE_S
 from routesparse.engine.jobs.worker import run_worker
-from routesparse.engine.store.tables import FACT_TABLES
 from routesparse.engine.store.owner_view import OwnerView
+from routesparse.engine.store.tables import FACT_TABLES
 
 FACTORY = Path(__file__).resolve().parents[1] / "engine" / "store" / "factory.py"
 LAYERS = 4
@@ -151,7 +149,6 @@ def _lacking(store: OwnerView, bundle: Path) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    faulthandler.register(signal.SIGUSR1)  # Stage.found asks for it
     options = json.loads(sys.argv[2])
     home = Path(options.pop("home"))
     os.environ["ROUTESPARSE_HOME"] = str(home)

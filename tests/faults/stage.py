@@ -19,7 +19,6 @@ from routesparse.engine.store.bundle import verify_bundle
 
 ACTORS = Path(__file__).with_name("actors.py")
 PATIENCE_S = 90.0
-LATER = 2  # as long again, to tell what is slow from what is stuck
 PROMPT = "a prompt of a few words: swordfish"
 
 
@@ -34,7 +33,7 @@ class Tally:
     wrong: list[str] = field(default_factory=list)  # anything else that must not be
     met: dict[str, int] = field(default_factory=dict)  # what the faults hit
     slowest_s: float = (
-        0.0  # from a fault until all jobs had ended and their runs were stored, and the next job's too
+        0.0  # from a fault until all jobs, and the next one, had ended and their runs were stored
     )
 
     def meets(self, what: str) -> None:
@@ -105,49 +104,34 @@ class Stage:
             return {"runs": [], "partial": {}, "rejected": {}, "trouble": None}
 
     def until(self, condition: Callable[[], Any], what: str) -> None:
-        """Wait for it. Errors: AssertionError that says what was found, and whether it only took longer."""
-        since = time.monotonic()
-        if self._comes(condition, self.patience_s):
-            return
-        found = self.found()
-        came = self._comes(condition, LATER * self.patience_s)
-        how = f"it came after {time.monotonic() - since:.0f} s" if came else "it did not come later either"
-        raise AssertionError(f"waited {self.patience_s:.0f} s for {what}; {how}; {found}")
-
-    def _comes(self, condition: Callable[[], Any], seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
+        """Wait for it. Errors: AssertionError that says what was found."""
+        deadline = time.monotonic() + self.patience_s
         while not condition():
             if time.monotonic() > deadline:
-                return False
+                raise AssertionError(f"waited {self.patience_s:.0f} s for {what}; {self.found()}")
             time.sleep(0.03)
-        return True
 
     def found(self) -> str:
-        """What the queue, the spool and the processes say, down to the line that each thread is in."""
+        """What the queue, the spool and the processes say."""
         jobs, status = self.jobs(), self.status()
         open_jobs = [
             f"{job.id} {job.state}, attempt {job.attempt}, stage {job.stage}"
             for job in jobs
             if not job.ended or (job.state == "done" and job.run_id not in status["runs"])
         ]
-        lines = [
-            f"load average {os.getloadavg()[0]:.1f}",
-            f"{len(jobs)} jobs, open or not stored: {open_jobs}, not handed over: {self.queue.unpublished()}",
-            f"spool: {sorted(path.name for path in (self.home / 'spool').glob('*'))}",
-            f"store: {len(status['runs'])} runs, trouble {status['trouble']!r}, rejected {status['rejected']}",
-        ]
-        for name, process in self.running.items():
-            log = self.home.with_name(f"{self.home.name} {name}.log")
-            if process.poll() is not None:
-                lines.append(f"{name} ended with {process.returncode}, its log ends {_end(log)!r}")
-                continue
-            if _hears(process.pid, signal.SIGUSR1):  # not before all is imported
-                process.send_signal(signal.SIGUSR1)  # actors.py: every thread's stack
-                time.sleep(1.0)
-            stat = Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2].split()
-            cpu_s = (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
-            lines.append(f"{name}: state {stat[0]}, {cpu_s:.1f} s of CPU, its log ends {_end(log)!r}")
-        return "; ".join(lines)
+        logs = {name: self.home.with_name(f"{self.home.name} {name}.log") for name in self.running}
+        return "; ".join(
+            [
+                f"load average {os.getloadavg()[0]:.1f}",
+                f"{len(jobs)} jobs, open or not stored: {open_jobs}, not handed over: {self.queue.unpublished()}",
+                f"spool: {sorted(path.name for path in (self.home / 'spool').glob('*'))}",
+                f"store: {len(status['runs'])} runs, trouble {status['trouble']!r}, rejected {status['rejected']}",
+                *(
+                    f"{name}: ended with {self.running[name].poll()}, {log.read_text('utf-8', 'replace')[-2_500:]!r}"
+                    for name, log in logs.items()
+                ),
+            ]
+        )
 
     def until_running(self, job_id: str) -> None:
         self.until(lambda: self.queue.job(job_id).state != "queued", "the claim")
@@ -192,17 +176,3 @@ class Stage:
         made = [run_id.rpartition("-")[0] for run_id in runs]
         tally.doubled |= {job_id for job_id in made if made.count(job_id) > 1}
         tally.half |= {f"{run_id}: {what}" for run_id, what in self.status()["partial"].items()}
-
-
-def _end(log: Path) -> str:
-    return log.read_text("utf-8", "replace")[-2_500:]
-
-
-def _hears(pid: int, number: int) -> bool:
-    """Whether a process has a handler of its own for this signal."""
-    (caught,) = (
-        line.split()[1]
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
-        if line.startswith("SigCgt")
-    )
-    return bool(int(caught, 16) >> (number - 1) & 1)

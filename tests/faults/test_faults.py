@@ -14,26 +14,13 @@ import pytest
 HERE = Path(__file__).resolve().parent
 
 
-@pytest.fixture(scope="module")
-def run():
-    """The script, whose neighbours are found through the search path."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(HERE))
-        yield importlib.import_module("run")
-        for name in ("run", "stage", "injected", "lake_stage", "lake_injected"):
-            sys.modules.pop(name, None)
-
-
-def names(*files):
-    """The faults by name, read without the neighbours being importable."""
-    texts = [(HERE / file).read_text() for file in files]
-    tables = [text[text.index("FAULTS: ") :] for text in texts]
-    return [line.split('"')[1] for table in tables for line in table.splitlines() if line.startswith('    "')]
+sys.path.append(str(HERE))
+run = importlib.import_module("run")
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("name", names("injected.py"))
-def test_after_a_fault_nothing_is_lost_doubled_or_half_and_the_next_job_works(run, tmp_path, name):
+@pytest.mark.parametrize("name", run.injected.FAULTS)
+def test_after_a_fault_nothing_is_lost_doubled_or_half_and_the_next_job_works(tmp_path, name):
     if why := run.left_out(name, tmp_path):
         pytest.skip(why)
     tally = run.inject(name, 1, 20261122, tmp_path, patience_s=90.0)
@@ -41,12 +28,8 @@ def test_after_a_fault_nothing_is_lost_doubled_or_half_and_the_next_job_works(ru
     assert tally.injected == 1 and tally.met
 
 
-def test_the_list_is_the_script_s(run):
-    assert names("injected.py", "lake_injected.py") == list(run.FAULTS)
-
-
 @pytest.mark.timeout(180)
-def test_a_lost_run_a_doubled_one_and_a_half_one_would_be_seen(run, tmp_path):
+def test_a_lost_run_a_doubled_one_and_a_half_one_would_be_seen(tmp_path):
     """The check itself: a stored run is taken away, another is stored under a second attempt's name, a third is cut."""
     from stage import Stage, Tally
 

@@ -19,7 +19,6 @@ import importlib.util
 import json
 import os
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -40,7 +39,7 @@ from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
 
 TESTS = Path(__file__).resolve().parents[1]
-PAGES = ("", "runs", "job", "map", "audit", "fallbacks", "head")
+PAGES = ("", "map", "text", "trust", "compare", "calibration", "new")
 TIMED_WEB = Path(__file__).with_name("timed_web.py")
 OTHER = "b" * 32
 CANCEL_EVERY = 20
@@ -66,13 +65,6 @@ class Seen:
     stored_after_s: float | None = None  # from the readers' start until every run was in the store
     lasted_s: float = 0.0
     cpu_s: float = 0.0  # of the web process meanwhile, taking bundles in included
-
-    def growth(self) -> float:
-        """MiB that the web process grew over the second half: the medians of its third and its last quarter."""
-        quarter = max(1, len(self.memory) // 4)
-        return statistics.median(self.memory[-quarter:]) - statistics.median(
-            self.memory[-2 * quarter : -quarter]
-        )
 
 
 def quantile(times: Sequence[float], share: float) -> float:
@@ -244,31 +236,19 @@ def told(seen: Seen) -> list[str]:
         "store queries of a page together": [sum(page["queries"]) for page in seen.drawn],
         "page scripts": [page["script_s"] for page in seen.drawn],
         "page scripts, CPU of their thread": [page["cpu_s"] for page in seen.drawn],
+        **{f"page {page or 'runs'}": [s for name, s in seen.seconds if name == page] for page in PAGES},
     }
     lines = [
         f"{what}: n {len(times)}, p50 {quantile(times, 0.5):.3f} s, p95 {quantile(times, 0.95):.3f} s"
         for what, times in kinds.items()
         if times
     ]
-    lines.append(f"web process: {seen.cpu_s / max(1, len(seen.drawn)):.3f} CPU s a page")
-    lines += [_page_told(page, seen) for page in PAGES if any(name == page for name, _ in seen.seconds)]
     stored = "not all" if seen.stored_after_s is None else f"all after {seen.stored_after_s:.0f} s"
-    memory = f"{seen.memory[0]:.0f} to {seen.memory[-1]:.0f} MiB, second half {seen.growth():+.1f} MiB"
-    return [*lines, f"web process {memory}; runs stored: {stored}, of {seen.lasted_s:.0f} s"]
-
-
-def _page_told(page: str, seen: Seen) -> str:
-    """Medians of one page: what a reader waits, the store's part of it, the CPU of its script."""
-    whole = quantile([seconds for name, seconds in seen.seconds if name == page], 0.5)
-    drawn = [each for each in seen.drawn if each["page"] == page]
-    line = f"  {page or 'home':<10} n {len(drawn)}, p50 {whole:.3f} s"
-    if not drawn:
-        return line
-    asked, cpu = (
-        quantile(times, 0.5)
-        for times in ([sum(each["queries"]) for each in drawn], [each["cpu_s"] for each in drawn])
-    )
-    return f"{line}; {len(drawn[-1]['queries'])} queries {asked:.3f} s; CPU of its script {cpu:.3f} s"
+    return [
+        *lines,
+        f"web process: {seen.cpu_s / max(1, len(seen.drawn)):.3f} CPU s a page, {seen.memory[0]:.0f} to "
+        f"{seen.memory[-1]:.0f} MiB; runs stored: {stored}, of {seen.lasted_s:.0f} s",
+    ]
 
 
 def main() -> int:
@@ -277,22 +257,15 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument(
-        "--pause", type=float, default=3.0, help="seconds between two pages of a reader, on average"
+        "--pause", type=float, default=3.0, help="seconds between a reader's pages, on average"
     )
-    parser.add_argument("--least", type=float, default=120.0, help="seconds that the readers read at least")
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds after which it stops")
-    wish = parser.parse_args()
-    before = os.getloadavg()
+    parser.add_argument("--least", dest="least_s", type=float, default=120.0, help="seconds to read at least")
+    parser.add_argument(
+        "--limit", dest="limit_s", type=float, default=300.0, help="seconds after which it stops"
+    )
+    wish, before = parser.parse_args(), os.getloadavg()
     with tempfile.TemporaryDirectory() as folder:
-        seen = load(
-            Path(folder),
-            readers=wish.readers,
-            jobs=wish.jobs,
-            workers=wish.workers,
-            pause=wish.pause,
-            least_s=wish.least,
-            limit_s=wish.limit,
-        )
+        seen = load(Path(folder), **vars(wish))
     print(f"load average before {before[0]:.1f}, after {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     for line in told(seen):
         print(line)
