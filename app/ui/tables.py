@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from html import escape
 
+import pandas as pd
+
 from routesparse.app.ui import design
+
+_LONG = 34  # characters of a cell that may wrap
 
 
 def unbroken(text: str) -> str:
@@ -16,6 +20,22 @@ def framed(rows: str, style: str = "") -> str:
     """HTML of a table. rows: its ``<tr>`` elements. style: of the table."""
     styled = f' style="{style}"' if style else ""
     return f'<div class="rs-table" tabindex="0"><table{styled}>{rows}</table></div>'
+
+
+def of_rows(rows: pd.DataFrame, left: int = 1) -> str:
+    """HTML of cells that are words already; the first ``left`` columns, and long words, stand left."""
+    head = "".join(f"<th{' class=l' if i < left else ''}>{escape(name)}</th>" for i, name in enumerate(rows))
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td{_place(i < left, cell)}>{escape(cell)}</td>" for i, cell in enumerate(map(str, row)))
+        + "</tr>"
+        for row in rows.itertuples(index=False)
+    )
+    return framed(f"<tr>{head}</tr>{body}")
+
+
+def _place(left: bool, cell: str) -> str:
+    return ' class="l say"' if len(cell) > _LONG else " class=l" if left else ""
 
 
 def sideways(more: str = "") -> str:

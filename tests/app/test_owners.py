@@ -62,9 +62,16 @@ def shared(home, record, factory, login):
     return job_id
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_page_of_bob_s_holds_nothing_of_ann_s(shared, open_page, name):
-    query = {"compare": {"runs": f"{BOBS},{ANNS}"}, "trust": {"details": "true"}}.get(name, {})
+@pytest.mark.parametrize(
+    ("name", "query"),
+    [
+        *((name, {}) for name in PAGES),
+        ("compare", {"runs": f"{BOBS},{ANNS}"}),
+        ("compare", {"sweep": SWEEP}),
+        ("trust", {"details": "true"}),
+    ],
+)
+def test_page_of_bob_s_holds_nothing_of_ann_s(shared, open_page, name, query):
     page = open_page(name, BOB, **query)
     assert not page.exception
     shown = everything(page).replace(ANNS, "")  # in full only where Bob's own link named it

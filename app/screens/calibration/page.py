@@ -7,10 +7,10 @@ from html import escape
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.screens.calibration import figures, profile_card, wording
+from routesparse.app.screens.calibration import figures, profile, wording
 from routesparse.app.shell import identity, navigate, view
 from routesparse.app.shell.access import access
-from routesparse.app.ui import design, exports, glossary, numbers, plot, states, tuned_prices
+from routesparse.app.ui import design, exports, glossary, numbers, plot, states, tables, tuned_prices
 from routesparse.engine.calibration.artifact import Calibration, known, load_known
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.store import calibration_queries, queries
@@ -27,10 +27,7 @@ def render() -> None:
     shown = _chosen()
     if shown:
         confidence = _confidence()
-        st.html(
-            f'<div class="rs-plain">{escape(wording.sentence(shown, confidence))}</div>',
-        )
-        _facts_cards(shown)
+        _facts_cards(shown, confidence)
         _delta_card(shown, confidence)
         left, right = st.columns(2, gap="small")
         with left:
@@ -40,7 +37,7 @@ def render() -> None:
         _fold_card(shown)
         _predictor_card(shown)
     tuned_prices.card(identity.owner())
-    profile_card.cards(store)
+    profile.cards(store)
 
 
 def _chosen() -> list[Calibration]:
@@ -99,11 +96,12 @@ def _confidence() -> float:
     return next((q for q in _CONFIDENCES if text == str(q)), 0.95)
 
 
-def _facts_cards(shown: list[Calibration]) -> None:
+def _facts_cards(shown: list[Calibration], confidence: float) -> None:
     columns = st.columns(SIDE_BY_SIDE, gap="small")
     for place, one in enumerate(shown):
         with columns[place], st.container(border=True, key=f"card-facts-{place}", gap="xsmall"):
-            st.html(f'<div class="rs-h">{escape(one.name)}</div>' + wording.facts_html(one))
+            told = f'<div class="rs-sub">{escape(wording.sentence(one, confidence))}</div>'
+            st.html(f'<div class="rs-h">{escape(one.name)}</div>{told}{wording.facts_html(one)}')
 
 
 def _delta_card(shown: list[Calibration], confidence: float) -> None:
@@ -114,7 +112,7 @@ def _delta_card(shown: list[Calibration], confidence: float) -> None:
         st.html(
             f'<div class="rs-h">δ, the amount subtracted from g, by length{glossary.mark("conformal")}</div>'
         )
-        st.html(wording.delta_html(rows))
+        st.html(tables.of_rows(wording.delta_cells(rows)))
         if drawable:
             drawn = figures.by_length(prompts, rows, confidence, design.current_theme())
             plot.show(drawn, "by-length", "Residuals of fold B by length, with δ")
@@ -212,9 +210,13 @@ def _fold_card(shown: list[Calibration]) -> None:
         if rows.empty:
             st.html('<div class="rs-sub">Not recorded in these calibrations.</div>')
             return
-        apart, text = wording.overlap_text(shown)
-        st.html(f'<div class="{"rs-sub" if apart else "rs-error"}">{escape(text)}</div>')
-        st.html(wording.fold_html(rows))
+        if leaked := wording.overlap(shown):
+            states.field_error(f"In both folds, so δ is too small: {leaked}. Calibrate again.")
+        else:
+            st.html(
+                '<div class="rs-sub">No document is in both folds: δ is of documents that fitting did not see.</div>'
+            )
+        st.html(tables.of_rows(wording.fold_cells(rows), left=2))
         exports.chart_foot(
             "folds",
             f"n = {len(rows)} documents · windows of one document resemble each other, so documents are split, never "
@@ -238,7 +240,7 @@ def _predictor_card(shown: list[Calibration]) -> None:
         if len(rows):
             drawn = figures.curves(rows, design.current_theme())
             plot.show(drawn, "curves", "Predicted error along each feature")
-        fits = "; ".join(f"{one.name}: {_fit(one)}" for one in fitted if one.predictor is not None)
+        fits = "; ".join(map(wording.fit, fitted))
         exports.chart_foot(
             "predictor",
             f"{fits} · e along one feature, the others at their medians; solid the first calibration, dashed the "
@@ -248,18 +250,3 @@ def _predictor_card(shown: list[Calibration]) -> None:
             "predictor",
             chart="curves" if len(rows) else None,
         )
-
-
-def _fit(one: Calibration) -> str:
-    fit = one.predictor.fit if one.predictor is not None else {}
-    names = {"prompts": "windows", "candidates": "candidates", "held_out_prompts": "windows held out"}
-    counts = ", ".join(f"{int(fit[key]):,} {name}" for key, name in names.items() if key in fit)
-    scores = {
-        "r2": "R² there",
-        "mean_absolute_error": "mean absolute error of e there",
-        "mean_error": "mean of the true error",
-    }
-    scored = ", ".join(f"{name} {fit[key]:.3f}" for key, name in scores.items() if key in fit)
-    return (
-        ", ".join(part for part in (f"n = {counts}" if counts else "", scored) if part) or "fit not recorded"
-    )

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from routesparse.app.screens.calibration import figures, profile_figures, wording
+from routesparse.app.screens.calibration import figures, wording
+from routesparse.app.screens.calibration import profile as profile_page
 from routesparse.app.ui import design, states
 from routesparse.engine import paths
 from routesparse.engine.calibration.artifact import load_calibration
@@ -67,28 +68,21 @@ def cell(tokens: int, mix: str, median_us: float, tiles: int, columns: int) -> d
     }
 
 
-def test_two_calibrations_stand_side_by_side_with_a_plain_sentence_on_top(calibrations, filled, open_page):
+def test_two_calibrations_stand_side_by_side_each_with_a_plain_sentence(calibrations, filled, open_page):
     page = open_page("calibration", names="prose,code")
     assert not page.exception
     html = text_of(page)
-    sentence = html[html.index("rs-plain") :].split("</div>")[0]
-    assert "Code is stricter: it asks for g ≥ 0.955, prose for 0.940" in sentence
-    assert "code subtracts δ = 0.031, prose only δ = 0.014" in sentence
-    assert "the probe is less reliable on code" in sentence
-    assert "95 of 100 selected heads" in sentence
     assert html.count("gate threshold λ") == 2
-
-
-def test_one_calibration_is_described_alone(calibrations, home, open_page):
-    html = text_of(open_page("calibration", names="code"))
-    assert "With code, a head tries a sparse plan only if g ≥ 0.955" in html
-    assert "stricter" not in html
+    for gate, delta in ((0.94, 0.014), (0.955, 0.031)):
+        assert f"only if g ≥ {gate:.3f}" in html and f"it subtracts δ = {delta}" in html
+    assert html.count("95 of 100 selected heads") == 2
+    assert text_of(open_page("calibration", names="code")).count("only if g ≥") == 1
 
 
 def test_an_infinite_delta_is_said_in_words(calibrations, home, open_page):
     page = open_page("calibration", names="prose,code", q="0.99")
     html = text_of(page)
-    assert "No conformal claim at this confidence from prose (40 windows) and code (40 windows)" in html
+    assert html.count("It makes no conformal claim at this confidence: 40 windows are too few") == 2
     assert html.count("<td>infinite</td>") == 2
     assert page.selectbox(key="q-choice").value == 0.99
 
@@ -106,12 +100,12 @@ def test_unreadable_calibration_is_named_and_the_other_shown(calibrations, home,
     page = open_page("calibration", names="prose,code")
     assert not page.exception
     html = text_of(page)
-    assert "calibration &#x27;code&#x27; is corrupt" in html and "With prose" in html
+    assert "calibration &#x27;code&#x27; is corrupt" in html and "only if g ≥ 0.940" in html
 
 
 def test_unknown_name_in_the_address_is_explained(calibrations, home, open_page):
     html = text_of(open_page("calibration", names="<b>x,prose"))
-    assert "no calibration &#x27;&lt;b&gt;x&#x27;" in html and "With prose" in html
+    assert "no calibration &#x27;&lt;b&gt;x&#x27;" in html and "only if g ≥ 0.940" in html
 
 
 def test_without_calibrations_the_page_says_what_to_do(home, open_page):
@@ -137,7 +131,7 @@ def test_profile_shows_surface_and_clock(calibrations, profile, filled, record, 
 
 
 def test_flops_are_set_to_the_longest_dense_measurement(profile):
-    measured = profile_figures.cells(profile)
+    measured = profile_page.cells(profile)
     longest = measured[(measured["mix"] == "dense") & (measured["tokens"] == 8_192)].iloc[0]
     assert longest["flops_us"] == pytest.approx(longest["median_us"])
     sparse = measured[measured["mix"] == "density 0.05, 0 columns"]
@@ -155,17 +149,17 @@ def test_profile_without_work_or_p95_shows_what_it_has(profile):
             for c in profile.cells
         ),
     )
-    measured = profile_figures.cells(old)
+    measured = profile_page.cells(old)
     assert set(measured["upper"]) == {"p80"} and measured["flops_us"].isna().all()
-    assert profile_figures.surface(measured, design.LIGHT).data
+    assert profile_page.surface(measured, design.LIGHT).data
 
 
 def test_the_legend_of_the_profile_fits_a_narrow_window():
     stored = sorted((paths.DATA / "profiles").glob("cpu-*.json"))[0]
-    measured = profile_figures.cells(LatencyProfile.load(stored))
+    measured = profile_page.cells(LatencyProfile.load(stored))
     lines = [
         line
-        for trace in profile_figures.surface(measured, design.LIGHT).data
+        for trace in profile_page.surface(measured, design.LIGHT).data
         for line in (trace.name or "").split("<br>")
     ]
     assert max(map(len, lines)) <= 20, "the widest name sets how many stand in a row"
@@ -175,10 +169,9 @@ def test_the_legend_of_the_profile_fits_a_narrow_window():
     "stored", sorted((paths.DATA / "profiles").glob("*.json")), ids=lambda path: path.stem
 )
 def test_no_two_lines_of_a_profile_differ_by_their_shade_alone(stored):
-    measured = profile_figures.cells(LatencyProfile.load(stored))
+    measured = profile_page.cells(LatencyProfile.load(stored))
     drawn = [
-        (trace.marker.symbol, trace.line.dash)
-        for trace in profile_figures.surface(measured, design.LIGHT).data
+        (trace.marker.symbol, trace.line.dash) for trace in profile_page.surface(measured, design.LIGHT).data
     ]
     assert len(set(drawn)) == len(drawn) >= measured["mix"].nunique()
 
@@ -278,7 +271,7 @@ def test_a_line_of_one_length_is_not_taken_for_the_other_where_delta_is_infinite
     known = rows.assign(**{f"delta_{q}": 0.01 for q in wording.QUANTILES})
     absent = known.assign(**{"delta_0.99": None}, min_tokens=8_193, max_tokens=16_384)
     told = wording.infinite(pd.concat([known, absent], ignore_index=True))
-    assert told == ["Prose: δ at q = 0.99 is infinite for 8,193–16,384 tokens: no claim there."]
+    assert told == ["prose: δ at q = 0.99 is infinite for 8,193–16,384 tokens: no claim there."]
     assert wording.infinite(absent) == [], "no line is drawn then"
 
 
@@ -316,25 +309,12 @@ def test_a_curve_that_turns_back_is_not_monotone():
     assert figures.monotone(rows) == {("a", "gate_statistic"): True, ("a", "entropy"): False}
 
 
-def test_calibrations_with_the_same_numbers_are_called_the_same(calibrations):
-    one = load_calibration("prose")
-    text = wording.sentence([one, replace(one, name="twin")], 0.95)
-    assert "Both try a sparse plan for a head only if g ≥" in text and "Both subtract δ = 0.014" in text
-
-
-def test_a_robust_calibration_is_not_called_unreliable_and_lengths_that_differ_are_said(calibrations):
+def test_of_several_lengths_the_largest_delta_is_said_and_a_robust_one_says_of_what(calibrations):
     one = load_calibration("prose")
     longer = replace(one.buckets[0], min_tokens=8_193, max_tokens=16_384, deltas={"0.95": 0.05})
-    robust = replace(
-        one,
-        name="robust",
-        buckets=(*one.buckets, longer),
-        parts=("code", "prose"),
-        provenance={"robust": True},
-    )
-    text = wording.sentence([one, robust], 0.95)
-    assert "robust subtracts up to δ = 0.050, prose only δ = 0.014" in text
-    assert "takes the largest δ of its domains" in text and "less reliable" not in text
+    robust = replace(one, buckets=(*one.buckets, longer), provenance={"robust": True})
+    text = wording.sentence(robust, 0.95)
+    assert "subtracts up to δ = 0.050" in text and "the largest of its domains" in text
 
 
 def test_run_on_both_calibrations_is_one_click_away(calibrations, filled, open_page):
