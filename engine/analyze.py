@@ -8,8 +8,13 @@ from typing import Any
 
 import torch
 
-from routesparse.engine.audit.answer import answer_figures, answer_rows
-from routesparse.engine.audit.continuation import CONTINUED, continuation_row, continued
+from routesparse.engine.audit.answer import (
+    CONTINUED,
+    answer_figures,
+    answer_rows,
+    continuation_row,
+    continued,
+)
 from routesparse.engine.audit.rows import AUDIT_ROWS, RowAuditor
 from routesparse.engine.calibration.artifact import Calibration, load_calibration
 from routesparse.engine.config import AuditDepth, RouterConfig, default_config
@@ -81,7 +86,7 @@ def analyze_prompt(
     audit: "rows" audits a random sample of body rows of every sparse unit; "full" all of them, and compares outputs
     with a dense forward pass (runtime/dense_forward.py). The time of auditing a unit is not part of total_ms.
     measure_dense: run the dense prefill too, for its time, its next token (audit/answer.py) and how it goes on
-    (audit/continuation.py); check_answer: also where nobody asked, if it is predicted to take at most
+    (audit/answer.py); check_answer: also where nobody asked, if it is predicted to take at most
     DENSE_AFFORDABLE_MS. force: use a calibration that does not
     fit; the record tells what differs. run_id: None makes a new one. progress is called with the stages "profile"
     (where one is measured), "compile" (on a GPU that is new to such prompts), "route", "dense" and "write". graphs: of

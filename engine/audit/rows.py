@@ -13,12 +13,12 @@ compared with it: a difference beyond rounding (``rows.deviates``) is a fault of
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from routesparse.engine.audit.auditor import Auditor, Executed
 from routesparse.engine.audit.passages import Passages, Place, plan_reads
 from routesparse.engine.config import AuditDepth
 from routesparse.engine.decide.decision import Decision, LayerSettings
@@ -32,6 +32,30 @@ AUDIT_ROWS = 512
 ROW_CHUNK = 64
 CHUNK_SCORES = 1 << 22  # rows x keys scored at once on a GPU, where short chunks would leave it idle
 ROUNDING = 1e-5  # allowance of the bound check, relative to the largest value norm (float32 sums)
+
+
+@dataclass(frozen=True)
+class Executed:
+    """What ran: the layer's output [B, H, n_q, D], and which query blocks of the segment execution made dense for
+    another reason than the choice (the tail, or a list that overflowed), bool [B, H, M]."""
+
+    out: torch.Tensor
+    dense_rows: torch.Tensor
+
+
+class Auditor(ABC):
+    """Looks at every decision of a session right after its layer ran; the time is not part of the prefill's."""
+
+    @property
+    def depth(self) -> AuditDepth:
+        """As the run's record names it."""
+        return "rows"
+
+    @abstractmethod
+    def audit(
+        self, inputs: AttentionInputs, decision: Decision, settings: LayerSettings, executed: Executed
+    ) -> Audited:
+        """What the record keeps of one layer and segment; inputs and output are the layer's own."""
 
 
 @dataclass(frozen=True)

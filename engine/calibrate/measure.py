@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from routesparse.engine.audit.auditor import Auditor, Executed
 from routesparse.engine.audit.candidates import candidate_errors, candidate_masses, draw_body_rows
+from routesparse.engine.audit.rows import Auditor, Executed
 from routesparse.engine.calibrate.fit import Subject
 from routesparse.engine.calibrate.prompt_measure import PromptMeasure, UnitTruth
 from routesparse.engine.calibrate.prompts import Window

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from routesparse.engine.audit.auditor import Auditor, Executed
+from routesparse.engine.audit.rows import Auditor, Executed
 from routesparse.engine.calibrate.prompts import cut, read_documents, split_folds
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.decision import Decision, LayerSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,9 +13,8 @@ from routesparse.engine.certificate_rows import (
     MOST_TOKEN_TEXT,
     CertificateRecord,
     CertificateRow,
-    ClaimRow,
 )
-from routesparse.engine.certification.report import Certified, Claims
+from routesparse.engine.certification.report import Certified
 from routesparse.engine.provenance import git_commit, versions
 
 
@@ -74,47 +73,5 @@ def record_of(found: Certified, about: About) -> CertificateRecord:
         replace(row, run_id=run_id, text=None if text_of is None else text_of(row.position)[:MOST_TOKEN_TEXT])
         for row in found.named
     )
-    return CertificateRecord(certificate, tuple(_claims(run_id, found)), named)
-
-
-def _claims(run_id: str, found: Certified) -> Iterator[ClaimRow]:
-    yield _claim(run_id, "pass", found.run)
-    for claims in found.by_layer:
-        yield _claim(run_id, "layer", claims)
-    for claims in found.by_head:
-        yield _claim(run_id, "head", claims)
-
-
-def _claim(run_id: str, scope: str, claims: Claims) -> ClaimRow:
-    output, plan = claims.output, claims.plan
-    kept: dict[str, Any] = {}
-    if plan is not None:
-        kept = {
-            "mass": plan.mass,
-            "mass_bound": plan.mass_bound,
-            "low_rows": plan.low_rows,
-            "low_rows_bound": plan.low_rows_bound,
-            "hit_rate": plan.hit_rate,
-            "hit_rate_bound": plan.hit_rate_bound,
-            "plan_error": plan.error,
-            "disagreement": plan.disagreement,
-        }
-    return ClaimRow(
-        run_id=run_id,
-        scope=scope,
-        batch_index=claims.batch_index,
-        layer=claims.layer,
-        head=claims.head,
-        worst_position=claims.worst_position,
-        rows=output.rows,
-        mean_error=output.mean,
-        mean_error_bound=output.mean_bound,
-        largest_error=output.largest,
-        share_within=output.share_within,
-        nonfinite_rows=output.nonfinite,
-        beyond_rounding=output.beyond_rounding,
-        beyond_rounding_bound=output.beyond_rounding_bound,
-        beyond_tolerance=output.beyond_tolerance,
-        beyond_tolerance_bound=output.beyond_tolerance_bound,
-        **kept,
-    )
+    claims = tuple(replace(one, run_id=run_id) for one in (found.run, *found.by_layer, *found.by_head))
+    return CertificateRecord(certificate, claims, named)

@@ -22,6 +22,7 @@ import numpy as np
 
 from routesparse.engine.certificate_rows import (
     PASSED,
+    ClaimRow,
     Level,
     NamedRow,
     NamedTotal,
@@ -56,50 +57,6 @@ class Settings:
     def __post_init__(self) -> None:
         """Errors: ConfigError."""
         check_settings(self)
-
-
-@dataclass(frozen=True)
-class OutputClaims:
-    """The output-error certificate of some rows, at the settings' confidence each."""
-
-    rows: int
-    mean: float  # of min(error, 1), as seen
-    mean_bound: float  # at most this over all rows
-    largest: float
-    share_within: float  # at least this share of all rows has at most the largest error seen
-    nonfinite: int  # drawn rows with NaN or Inf
-    beyond_rounding: int
-    beyond_rounding_bound: float  # at most this share of all rows is
-    beyond_tolerance: int | None
-    beyond_tolerance_bound: float | None
-
-
-@dataclass(frozen=True)
-class PlanClaims:
-    """What a plan keeps of some rows' attention, at the settings' confidence each."""
-
-    mass: float  # mean retained mass, as seen
-    mass_bound: float  # at least this over all rows
-    low_rows: int  # drawn rows with a mass below mass_level
-    low_rows_bound: float  # at most this share of all rows is
-    hit_rate: float  # of the largest key, as seen
-    hit_rate_bound: float  # at least this over all rows
-    error: float  # mean of the plan's own relative output error, in float32
-    disagreement: (
-        float  # largest distance between the function's output and the plan's, rows, see ``rows.py``
-    )
-
-
-@dataclass(frozen=True)
-class Claims:
-    """Of one head (layer and head set), of a layer (layer set), or of the whole pass."""
-
-    output: OutputClaims
-    plan: PlanClaims | None
-    batch_index: int | None = None
-    layer: int | None = None
-    head: int | None = None
-    worst_position: int | None = None  # of a head: the token whose output is farthest off
 
 
 @dataclass(frozen=True)
@@ -159,26 +116,26 @@ class Certified:
         return totals(self.named)
 
     @cached_property
-    def run(self) -> Claims:
+    def run(self) -> ClaimRow:
         """Pooled over all rows, heads and layers."""
-        return self._claims(_pooled(self.scores))
+        return self._claims(_pooled(self.scores), "pass")
 
     @cached_property
-    def by_layer(self) -> tuple[Claims, ...]:
+    def by_layer(self) -> tuple[ClaimRow, ...]:
         """Pooled over the heads of each layer (and the prompts of a batch)."""
         return tuple(
-            self._claims(_pooled([scores]), layer=layer)
+            self._claims(_pooled([scores]), "layer", layer=layer)
             for layer, scores in zip(self.layers, self.scores, strict=True)
         )
 
     @cached_property
-    def by_head(self) -> tuple[Claims, ...]:
+    def by_head(self) -> tuple[ClaimRow, ...]:
         """Of each head alone."""
         return tuple(self._heads())
 
-    def worst_heads(self, count: int = WORST_HEADS) -> tuple[Claims, ...]:
+    def worst_heads(self, count: int = WORST_HEADS) -> tuple[ClaimRow, ...]:
         """By mean output error, the largest first."""
-        return tuple(sorted(self.by_head, key=lambda claims: -claims.output.mean)[:count])
+        return tuple(sorted(self.by_head, key=lambda claims: -claims.mean_error)[:count])
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -208,63 +165,72 @@ class Certified:
             "seed": self.seed,
             "settings": asdict(self.settings),
             "verdict": {**asdict(self.verdict), "passed": self.verdict.passed},
-            "run": asdict(self.run),
-            "layers": [asdict(claims) for claims in self.by_layer],
+            "run": _told(self.run),
+            "layers": [_told(claims) for claims in self.by_layer],
             "named": [asdict(row) for row in self.named],
         }
-        return {**found, "heads": [asdict(claims) for claims in self.by_head]} if heads else found
+        return {**found, "heads": [_told(claims) for claims in self.by_head]} if heads else found
 
-    def _heads(self) -> Iterable[Claims]:
+    def _heads(self) -> Iterable[ClaimRow]:
         for layer, scores in zip(self.layers, self.scores, strict=True):
             batch, heads, _ = scores["error"].shape
             for b in range(batch):
                 for h in range(heads):
                     mine = {name: values[b, h][None] for name, values in scores.items()}
                     worst = int(mine["positions"][0, mine["error"][0].argmax()])
-                    yield self._claims(mine, batch_index=b, layer=layer, head=h, worst_position=worst)
+                    yield self._claims(mine, "head", batch_index=b, layer=layer, head=h, worst_position=worst)
 
-    def _claims(self, scores: dict[str, np.ndarray], **where: int) -> Claims:
-        output = output_claims(scores, self.dtype, self.settings)
-        plan = plan_claims(scores, self.settings) if "mass" in scores else None
-        return Claims(output, plan, **where)
+    def _claims(self, scores: dict[str, np.ndarray], scope: str, **where: int) -> ClaimRow:
+        return claims_of(scores, self.dtype, self.settings, scope, **where)
 
 
-def output_claims(scores: dict[str, np.ndarray], dtype: str, settings: Settings) -> OutputClaims:
-    """scores: [H, C] by name, heads of one pool."""
+def claims_of(
+    scores: dict[str, np.ndarray], dtype: str, settings: Settings, scope: str = "pass", **where: int
+) -> ClaimRow:
+    """What the rows of one pool say, without a run: scores [H, C] by name; where: batch_index, layer and so on."""
     error = 1.0 - settings.confidence
     clipped = np.minimum(scores["error"].astype(np.float64), 1.0)
     rows = clipped.size
     beyond = int((scores["deviation"] > EXECUTED_TOLERANCE[dtype]).sum())
     over = None if settings.tolerance is None else int((scores["error"] > settings.tolerance).sum())
-    return OutputClaims(
+    place: dict[str, Any] = dict.fromkeys(("batch_index", "layer", "head", "worst_position")) | where
+    return ClaimRow(
+        run_id="",
+        scope=scope,
+        **place,
         rows=rows,
-        mean=float(clipped.mean()),
-        mean_bound=most_mean(clipped, error),
-        largest=float(scores["error"].max()),
+        mean_error=float(clipped.mean()),
+        mean_error_bound=most_mean(clipped, error),
+        largest_error=float(scores["error"].max()),
         share_within=share_within_largest(rows, error),
-        nonfinite=int((~scores["finite"]).sum()),
+        nonfinite_rows=int((~scores["finite"]).sum()),
         beyond_rounding=beyond,
         beyond_rounding_bound=most_share(beyond, rows, error),
         beyond_tolerance=over,
         beyond_tolerance_bound=None if over is None else most_share(over, rows, error),
+        **(_plan_claims(scores, settings, error) if "mass" in scores else {}),
     )
 
 
-def plan_claims(scores: dict[str, np.ndarray], settings: Settings) -> PlanClaims:
-    """scores: [H, C] by name, heads of one pool."""
-    error = 1.0 - settings.confidence
+def _plan_claims(scores: dict[str, np.ndarray], settings: Settings, error: float) -> dict[str, Any]:
+    """The part of a ClaimRow that is about a plan."""
     mass, hit = np.clip(scores["mass"].astype(np.float64), 0.0, 1.0), scores["hit"]
     low = int((mass < settings.mass_level).sum())
-    return PlanClaims(
-        mass=float(mass.mean()),
-        mass_bound=least_mean(mass, error),
-        low_rows=low,
-        low_rows_bound=most_share(low, mass.size, error),
-        hit_rate=float(hit.mean()),
-        hit_rate_bound=1.0 - most_share(int((~hit).sum()), hit.size, error),
-        error=float(scores["plan_error"].astype(np.float64).mean()),
-        disagreement=float(scores["disagreement"].max()),
-    )
+    return {
+        "mass": float(mass.mean()),
+        "mass_bound": least_mean(mass, error),
+        "low_rows": low,
+        "low_rows_bound": most_share(low, mass.size, error),
+        "hit_rate": float(hit.mean()),
+        "hit_rate_bound": 1.0 - most_share(int((~hit).sum()), hit.size, error),
+        "plan_error": float(scores["plan_error"].astype(np.float64).mean()),
+        "disagreement": float(scores["disagreement"].max()),
+    }
+
+
+def _told(claims: ClaimRow) -> dict[str, Any]:
+    """For JSON: what was found, and where."""
+    return {name: value for name, value in asdict(claims).items() if name not in ("run_id", "scope")}
 
 
 def _pooled(layers: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -290,52 +256,53 @@ def _verdict(found: Certified) -> Verdict:
 
 def _drawn(found: Certified) -> Verdict:
     """What the random rows alone lead to."""
-    output, settings = found.run.output, found.settings
+    claims, settings = found.run, found.settings
     at, findings = _at(settings), _findings(found)
-    beyond = output.beyond_tolerance_bound
-    level = level_of(output.nonfinite, output.beyond_rounding, beyond, settings.most_beyond)
+    beyond = claims.beyond_tolerance_bound
+    level = level_of(claims.nonfinite_rows, claims.beyond_rounding, beyond, settings.most_beyond)
     if level == "broken":
-        told = f"{output.nonfinite} of {output.rows:,} sampled rows hold NaN or Inf: this attention is broken"
+        told = f"{claims.nonfinite_rows} of {claims.rows:,} sampled rows hold NaN or Inf: this attention is broken"
         return Verdict(level, told, findings)
     if level == "exact":
         return Verdict(
             level,
-            f"equal to exact attention up to {found.dtype} rounding in all {output.rows:,} sampled rows; {at} at most "
-            f"{at_most(output.beyond_rounding_bound, percent=True)} of all rows differ",
+            f"equal to exact attention up to {found.dtype} rounding in all {claims.rows:,} sampled rows; {at} at most "
+            f"{at_most(claims.beyond_rounding_bound, percent=True)} of all rows differ",
             findings,
         )
     if beyond is not None:
         told = (
-            f"{output.beyond_tolerance} of {output.rows:,} sampled rows are off by more than {settings.tolerance:g}; "
+            f"{claims.beyond_tolerance} of {claims.rows:,} sampled rows are off by more than {settings.tolerance:g}; "
             f"{at} at most {at_most(beyond, percent=True)} of all rows are, and "
             f"{all_digits(settings.most_beyond, percent=True)} may be"
         )
-        if level == "differs" and not output.beyond_tolerance:
+        if level == "differs" and not claims.beyond_tolerance:
             told += ": too few rows to show that; pass more rows"
         return Verdict(level, told, findings)
     return Verdict(
         level,
-        f"{output.beyond_rounding} of {output.rows:,} sampled rows differ from exact attention by more than "
+        f"{claims.beyond_rounding} of {claims.rows:,} sampled rows differ from exact attention by more than "
         f"{found.dtype} rounding; {at} the mean of min(relative output error, 1) is at most "
-        f"{at_most(output.mean_bound, 3)}",
+        f"{at_most(claims.mean_error_bound, 3)}",
         findings,
     )
 
 
 def _findings(found: Certified) -> tuple[str, ...]:
     """What stands beside the verdict."""
-    output, plan, settings = found.run.output, found.run.plan, found.settings
+    claims, settings = found.run, found.settings
     at = _at(settings)
     told = [
-        f"{at} at least {at_least(output.share_within, 3, percent=True)} of all rows have a relative output error of "
-        f"at most {at_most(output.largest, 3)}"
+        f"{at} at least {at_least(claims.share_within, 3, percent=True)} of all rows have a relative output error of "
+        f"at most {at_most(claims.largest_error, 3)}"
     ]
-    if plan is None:
+    if claims.mass is None:
         return tuple(told)
     if found.told_dense is not None:
         told.append(found.told_dense)
     if found.plan_note is not None:
         told.append(found.plan_note)
+    plan: Any = claims  # its columns of a plan are there together
     told.append(
         f"the plan keeps a mean mass of {plan.mass:.3f}, and the largest key in {plan.hit_rate:.1%} of rows; {at} each "
         f"the mean mass is at least {at_least(plan.mass_bound)}, the largest key is kept in at least "

@@ -23,14 +23,12 @@ from dataclasses import dataclass, fields
 import numpy as np
 import torch
 
-from routesparse.engine.certification.exact_rows import compare
 from routesparse.engine.certification.reads import Reads
 from routesparse.engine.device.constants import to_device
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import PromptError
 from routesparse.engine.seeds import stable_seed
-from routesparse.kernels.exact_rows import Kept, exact_rows, joined_rows, kernel_runs
-from routesparse.kernels.exact_rows.naive import TINY
+from routesparse.kernels.exact_rows import Kept, exact_rows, joined_rows
 
 ROWS = 64  # of each head
 MOST_READ = 1 << 28  # rows x keys of a plan looked at together
@@ -93,8 +91,6 @@ def score_rows(
     batch, heads, count = rows.shape
     n_k = inputs.k.shape[2]
     shift = n_k - inputs.q.shape[2]
-    if not planned and inputs.q.device.type == "cpu" and not kernel_runs(inputs.q, inputs.v):
-        return _compared(inputs, out, rows, window, shift)
     # What a plan reads of a row is a byte a key at most.
     step = count if reads is None else max(1, MOST_READ // (batch * heads * n_k))
     parts = []
@@ -132,20 +128,3 @@ def _kept(reads: Reads, rows: torch.Tensor, keys: int) -> Kept:
         return None if values[0] is None else torch.stack(values).view(batch, heads, count, -1)
 
     return Kept(joined("blocks"), found[0].block, joined("keys"))
-
-
-def _compared(
-    inputs: AttentionInputs, out: torch.Tensor, rows: torch.Tensor, window: int | None, shift: int
-) -> RowScores:
-    """Rows without a plan on a CPU."""
-    found: dict[str, list[torch.Tensor]] = {"error": [], "deviation": [], "finite": []}
-    first_keys = [0] * len(rows) if inputs.key_start is None else inputs.key_start.tolist()
-    for b, first_key in enumerate(first_keys):
-        exact = compare(inputs, out, rows[b], b, int(first_key), window)
-        found["error"].append(exact.apart / exact.norm.clamp_min(TINY))
-        found["deviation"].append(exact.apart / exact.reach.clamp_min(TINY))
-        found["finite"].append(exact.finite)
-    error, deviation, finite = (torch.stack(values).view(rows.shape) for values in found.values())
-    # NaN in Q, K or V leaves nothing to compare with: the worst is said, never the best.
-    error, deviation = (x.nan_to_num(nan=torch.inf, posinf=torch.inf) for x in (error, deviation))
-    return RowScores(rows + shift, error, deviation, finite)

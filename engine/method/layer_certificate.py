@@ -32,11 +32,10 @@ Levels of a layer. A level is a plan of all heads; levels are fixed before certi
 2. Any ladder of levels, each tested at the full error: keep the cheapest one that passes together with every dearer
    one (``certificate.kept_rung``). Levels need not be nested, and any valid test will do.
 3. A nested ladder (no row's mass falls from a level to the next dearer one), tested from the cheap side at the full
-   error, dearer levels unread: with one set of bets fixed beforehand (tests/engine/other_ladders.py). Then every factor
-   rises with x, so the wealth at tau is the higher the dearer the level. If a level with mean below tau passes, so does
-   the dearest such level, which happens with probability at most error. The bets above depend on the masses, so this
-   argument does not cover them. Rule 2 does, and on 4,800 simulated nested ladders no dearer level failed where a
-   cheaper one had passed.
+   error, dearer levels unread: with one set of bets fixed beforehand (code at commit b6dfeee2). Then every factor rises
+   with x, so the wealth at tau is the higher the dearer the level. If a level with mean below tau passes, so does the
+   dearest such level, which happens with probability at most error. The bets above depend on the masses, so this
+   argument does not cover them, and rule 2 is what the code follows.
 
 Floors of single heads. "The layer's mean is at least tau, and each head's at least tau_head" may be tested without a
 union bound where it is claimed or dropped as a whole: if it is false then one of its parts is, and that part alone

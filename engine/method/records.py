@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from routesparse.engine.device.inputs import AttentionInputs
     from routesparse.engine.method.segments import Segment
     from routesparse.engine.rows import Pattern
-    from routesparse.kernels.geometry import SegmentGeometry
-    from routesparse.kernels.geometry import RankedColumns
+    from routesparse.kernels.geometry import RankedColumns, SegmentGeometry
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from routesparse.engine.record import block_reads
+from routesparse.engine.record.to_rows import within_bytes
 from routesparse.engine.rows import LayerRow, RunRecord, RunRow
 
 _BY_HEAD = ("choices", "candidates", "fallbacks", "audits", "worst_rows", "block_reads", "probes")
@@ -67,7 +67,7 @@ def merged(records: Sequence[RunRecord]) -> RunRecord:
         )
         for name in _BY_HEAD
     }
-    rows["block_reads"] = tuple(block_reads.within(run_id, rows["block_reads"]))
+    rows["block_reads"] = tuple(within_bytes(run_id, rows["block_reads"]))
     merged_record = replace(records[0], layers=layers, **rows)
     return replace(merged_record, run=_run([r.run for r in records], merged_record, _load(records)))
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 
-from routesparse.engine.audit.auditor import Auditor, Executed
+from routesparse.engine.audit.rows import Auditor, Executed
 from routesparse.engine.calibration.artifact import Calibration
 from routesparse.engine.config import AuditDepth, RouterConfig
 from routesparse.engine.decide.ahead import ready

@@ -21,7 +21,7 @@ a sector's 32 bytes, so direct stores moved each sector twice; this gained 2 to 
 How shared memory changes hands: the producer writes, waits for its own warps and arrives at the slot's barrier
 (release); the consumers wait for that phase (acquire) before they read, and arrive at the slot's other barrier only
 behind a matrix product that all four of their warps have issued. compute-sanitizer: memcheck finds nothing in any
-kernel; racecheck reports these transfers, and does so for correct ones too (tests/kernels/attention/handover.py), so
+kernel; racecheck reports these transfers, and does so for correct ones too (code at commit b6dfeee2), so
 its report here proves no race and its silence would prove none absent. A further barrier for the rows, which no copy
 completes, changed nothing and is not kept.
 

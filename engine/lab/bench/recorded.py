@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from routesparse.engine.audit.auditor import Auditor, Executed
+from routesparse.engine.audit.rows import Auditor, Executed
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.decision import Decision, LayerSettings
 from routesparse.engine.decide.layer import plan_of

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from routesparse.engine import analyze
-from routesparse.engine.audit.continuation import CONTINUED, continuation_row, continued
+from routesparse.engine.audit.answer import CONTINUED, continuation_row, continued
 from routesparse.engine.models.load import LoadedModel
 
 END = 9

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from routesparse.engine.audit.auditor import Executed
 from routesparse.engine.audit.passages import LOST_BLOCKS, WORST_ROWS, plan_reads
-from routesparse.engine.audit.rows import RowAuditor
+from routesparse.engine.audit.rows import Executed, RowAuditor
 from routesparse.engine.decide.decision import LayerSettings
 from routesparse.engine.method.attend import dense_attention
-from routesparse.engine.record import block_reads
+from routesparse.engine.record.to_rows import within_bytes
 from routesparse.engine.rows import BlockReadsRow
 
 
@@ -122,8 +121,8 @@ def blocks_row(cells):
 
 def test_block_reads_of_a_large_run_are_pooled_until_they_fit():
     rows = [replace(blocks_row(37), head=head) for head in range(4)]
-    assert [r.pool for r in block_reads.within("a", rows, 5 * 4 * 37)] == [1] * 4
-    small = list(block_reads.within("a", rows, 5 * 4 * 10))
+    assert [r.pool for r in within_bytes("a", rows, 5 * 4 * 37)] == [1] * 4
+    small = list(within_bytes("a", rows, 5 * 4 * 10))
     assert [(r.pool, r.cells, r.run_id) for r in small] == [(4, 10, "a")] * 4
     whole, part = (np.frombuffer(r.mass, "<f2").astype(float) for r in (rows[0], small[0]))
     np.testing.assert_allclose(part, [whole[i : i + 4].sum() for i in range(0, 37, 4)], rtol=1e-3)

@@ -66,9 +66,3 @@ def test_every_sentence_with_a_bound_names_its_confidence(settings, sparse):
     assert len(bounded) == 2 + sparse and all("at 99.5% confidence" in told for told in bounded)
     if settings.get("most_beyond") and sparse:
         assert "and 0.123% may be" in verdict.sentence
-
-
-def test_the_mean_is_said_to_be_that_of_the_error_up_to_1():
-    found = certified(sparse=True)
-    assert "mean of min(relative output error, 1) is at most 0.5" in found.verdict.sentence
-    assert float(found.verdict.sentence.rsplit(" ", 1)[1]) >= found.run.mean_error_bound

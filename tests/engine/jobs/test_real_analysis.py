@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from routesparse.engine.analyze import analyze_prompt
-from routesparse.engine.audit.continuation import CONTINUED
+from routesparse.engine.audit.answer import CONTINUED
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.jobs.analysis import WarmAnalysis
 from routesparse.engine.jobs.log import tail

@@ -8,7 +8,6 @@ import torch
 
 from routesparse.engine.config import LatencyBudget, RouterConfig
 from routesparse.engine.method import fallback
-from routesparse.engine.method.policy import NEXT_BUDGET
 from routesparse.engine.method.router import Scores
 
 CONFIG = RouterConfig(tau=0.8, confidence=0.95, max_tests=3)
@@ -111,29 +110,10 @@ def test_the_order_is_fixed_before_any_certificate_row_is_read():
         assert tested == ladder[: len(tested)]
 
 
-def test_the_ladder_climbs_by_cost_and_gate_and_passes_what_is_not_worth_a_test():
-    cost = [10, 11, 20, 21, 60, 99, 100]
-    gate = [0.9, 0.99, 0.91, 0.95, 0.9, 0.99, 1.0]
-    # 11 is below 1.25 x 10; 20 is next; 21 is below 1.25 x 20; 60 has a lower gate than 20; then 99.
-    assert escalation(scores(cost, gate), 0, 0, GATE, 5) == [0, 2, 5]
-    assert NEXT_BUDGET == 1.25
-
-
-def test_candidates_below_the_gate_or_as_dear_as_dense_are_no_rungs():
-    assert escalation(scores([10, 20, 40, 100, 100], [0.5, 0.6, 0.9, 0.99, 1.0]), 0, 0, GATE, 5) == [0, 2]
-
-
 def test_the_ladder_reads_neither_disagreement_nor_certificate():
     s = scores()
     loud = replace(s, disagreement=s.disagreement + np.arange(5))
     assert escalation(loud, 0, 0, GATE, 3) == escalation(s, 0, 0, GATE, 3)
-
-
-def test_units_escalate_on_their_own():
-    rows = masses(0.5, 0.99, 0.99, 0.99, units=2)
-    rows[1, :, 0] = 0.99
-    found = run(scores(units=2), rows, [0, 0])
-    assert found.choice.tolist() == [1, 0] and found.fallback == ("expand", None)
 
 
 # The strict policy.
@@ -161,13 +141,6 @@ def test_strict_never_spends_more_than_is_left(slack):
         assert spent <= slack + 1e-9
         failing = [u for u in range(6) if found.choice[u] != 4 and found.lower_mass[u] < STRICT.tau]
         assert failing == np.flatnonzero(found.unmet).tolist()
-
-
-def test_strict_with_time_enough_does_what_the_others_do():
-    rows = masses(0.5, 0.5, 0.5, 0.99, units=2)
-    wide, free = run(scores(units=2), rows, [0, 1], STRICT, 1e9), run(scores(units=2), rows, [0, 1])
-    assert wide.choice.tolist() == free.choice.tolist() and wide.fallback == free.fallback
-    assert not wide.unmet.any()
 
 
 def test_budgeted_falls_back_over_its_limit():

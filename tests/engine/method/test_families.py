@@ -88,26 +88,6 @@ def test_every_index_is_its_familys_definition(oracle, inputs, family):
     assert len(np.unique(found)) > 2, "the budgets differ, so the comparison can fail"
 
 
-@pytest.mark.parametrize("family", families.registered(), ids=lambda family: family.name)
-def test_a_dearer_budget_reads_all_that_a_cheaper_one_reads(oracle, inputs, family):
-    segment, _, probe, candidates, _ = oracle.step_one_and_two(inputs)
-    context = Context(inputs, segment, candidates, probe)
-    unit = (inputs.q.shape[0] - 1, 1)
-    for i in range(segment.query_blocks):
-        read = [set(family.reads(context, budget, unit, i)) for budget in context.budgets(family.name)]
-        assert all(small <= large for small, large in itertools.pairwise(read))
-
-
-def test_a_window_ends_at_the_last_block_that_the_query_block_meets(oracle, inputs):
-    """The definition of a_shape, against a loop over rows."""
-    segment, _, _, candidates, _ = oracle.step_one_and_two(inputs)
-    context = Context(inputs, segment, candidates)
-    for budget, i in itertools.product(context.budgets("a_shape"), range(segment.query_blocks)):
-        last = blocks_of_rows(segment, i)[-1]
-        wanted = [j for j in range(segment.key_blocks) if last - budget.blocks < j <= last]
-        assert list(families.find("a_shape").reads(context, budget, (0, 0), i)) == wanted
-
-
 @pytest.mark.parametrize("phase", [0, 1, 7, 15])
 @pytest.mark.parametrize(
     ("block_q", "block_k"), [(16, 16), (32, 16), (64, 16)], ids=["16x16", "32x16", "64x16"]
@@ -122,17 +102,6 @@ def test_band_mass_equals_the_formula_counted_offset_by_offset(phase, block_q, b
         if 0 <= distance < segment.key_blocks:
             wanted[..., distance] += mass[..., d]
     torch.testing.assert_close(band_mass(mass, segment.phase, block_q, block_k), wanted)
-
-
-def test_slash_bands_follow_the_diagonal(oracle, inputs):
-    """The definition of vertical_slash: a query block further on reads the same bands, moved by its blocks."""
-    segment, _, probe, candidates, _ = oracle.step_one_and_two(inputs)
-    context = Context(inputs, segment, candidates, probe)
-    for budget, i in itertools.product(context.budgets("vertical_slash"), range(segment.query_blocks)):
-        best = probe.band_mass[0, 1].sort(descending=True, stable=True).indices[: budget.blocks]
-        base = blocks_of_rows(segment, i)[0]
-        found = set(families.find("vertical_slash").reads(context, budget, (0, 1), i))
-        assert found == {base - d for d in best.tolist() if d <= base}
 
 
 def test_columns_are_the_best_of_the_recent_rows_in_nested_counts(oracle, inputs):
@@ -242,33 +211,3 @@ def test_builders_scores_and_descriptors_ignore_what_the_certificate_rows_saw(or
     good, other = describe(probe), describe(bad)
     for name in ("entropy", "local_band", "agreement"):
         assert torch.equal(getattr(other, name), getattr(good, name))
-
-
-def test_changed_queries_at_certificate_rows_move_only_the_block_scores(oracle):
-    """Real queries, not masses: the families that rank by no sampled query are untouched, bit for bit."""
-    inputs = oracle.draw_inputs(2, n_q=1_400)
-    segment, rows, probe, candidates, indices = oracle.step_one_and_two(inputs)
-    part = rows.slice_of(CERTIFICATE)
-    q = inputs.q.clone()
-    for h in range(q.shape[1]):
-        certificate = set(rows.rows[0, h, part].tolist())
-        others = set(rows.rows[0, h].tolist()[: part.start] + rows.rows[0, h].tolist()[part.stop :])
-        alone = sorted(certificate - others)
-        assert len(alone) > 20
-        q[0, h, alone] *= -5.0
-    changed = replace(inputs, q=q)
-    _, _, probe_2, _, indices_2 = oracle.step_one_and_two(changed)
-    for pattern in ("a_shape", "vertical_slash"):
-        assert torch.equal(indices_2[pattern].levels, indices[pattern].levels)
-    assert torch.equal(indices_2["vertical_slash"].columns, indices["vertical_slash"].columns)
-    before = candidate_mass(inputs, segment, probe, indices, candidates)
-    after = candidate_mass(changed, segment, probe_2, indices_2, candidates)
-    chosen = [c.index for c in candidates if c.pattern in ("a_shape", "vertical_slash")]
-    for kind in (0, 1, 3):
-        torch.testing.assert_close(
-            after.group_mean(probe_2, kind)[..., chosen], before.group_mean(probe, kind)[..., chosen]
-        )
-    assert not torch.allclose(
-        after.group_mean(probe_2, CERTIFICATE)[..., chosen],
-        before.group_mean(probe, CERTIFICATE)[..., chosen],
-    )

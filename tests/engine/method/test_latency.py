@@ -27,17 +27,6 @@ def test_a_sparse_head_pays_rows_tiles_columns_and_the_dense_tail(profile):
     np.testing.assert_allclose(found, [[fixed + 100.0, fixed + 200.0 + 2.0]])
 
 
-def test_a_dense_head_pays_every_causal_tile(profile):
-    segment = split(700, 700, SMALL)[-1]
-    assert profile.dense_us(segment) == pytest.approx(1.2 * segment.causal_tiles(body_only=False))
-
-
-def test_the_probe_grows_with_heads_and_keys(profile):
-    dear = dataclasses.replace(profile, probe_head_us=2.0, probe_key_us=0.1)
-    segment = split(700, 700, SMALL)[-1]
-    assert dear.probe_us(segment, 8) == pytest.approx(1.0 + 8 * (2.0 + 70.0))
-
-
 def test_break_even_is_the_first_length_at_which_routing_pays(profile):
     dear = dataclasses.replace(profile, probe_base_us=20_000.0, block_q=128, block_k=64)
     least = dear.break_even_tokens(8)

@@ -3,10 +3,8 @@
 CPU only. Simulations are seeded; a check fails only where chance would exceed it in one of 10,000 seeds.
 """
 
-import importlib.util
 import itertools
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,18 +23,9 @@ from routesparse.engine.method.layer_certificate import (
     log_wealth,
 )
 
-_spec = importlib.util.spec_from_file_location(
-    "other_ladders", Path(__file__).parents[1] / "other_ladders.py"
-)
-_other = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_other)
-errors_of_ladder, fixed_bet = _other.errors_of_ladder, _other.fixed_bet
-passes_at_fixed_bets = _other.passes_at_fixed_bets
-
 TAU, ERROR = 0.9, 0.05
 HEADS, ROWS = 8, 128
 REPETITIONS = 1_000
-BETS = (0.25, 0.5, 0.95)  # over tau, of the mixture
 
 
 def most_misses(repetitions, error=ERROR):
@@ -137,14 +126,7 @@ def test_the_wealth_expects_at_most_one_after_every_round(means):
 @pytest.mark.parametrize("name", BOUNDARY)
 def test_a_layer_at_tau_passes_no_more_often_than_promised(name):
     x = BOUNDARY[name](np.random.default_rng(1))
-    bets = tuple(bet / TAU for bet in BETS)
-    bet = fixed_bet(TAU, ERROR, HEADS * ROWS)
-    for passed in (
-        layer_passes(x, TAU, ERROR),
-        passes_at_fixed_bets(x, TAU, ERROR, (bet,)),
-        passes_at_fixed_bets(x, TAU, ERROR, bets),
-    ):
-        assert passed.sum() <= most_misses(REPETITIONS)
+    assert layer_passes(x, TAU, ERROR).sum() <= most_misses(REPETITIONS)
 
 
 @pytest.mark.parametrize("name", ["two-points-alike", "two-points-one-bad-head", "beta-spread"])
@@ -181,44 +163,11 @@ def test_a_layer_of_eight_heads_passes_a_hundredth_above_tau():
     assert layer_passes(head, TAU, ERROR).mean() < 0.1
 
 
-def test_a_head_gains_by_a_ladder_without_split_and_not_by_a_fixed_bet():
-    """True mean .93 at tau = .9, C = 128: .35, .65 with .04, .71 with the whole error, .70 at one fixed bet."""
-    x = beta(np.random.default_rng(4), [0.93], 8, 4_000)
-    third, first, whole = ((betting_lower_bound(x[:, 0], e) >= TAU).mean() for e in (0.05 / 3, 0.04, 0.05))
-    fixed = passes_at_fixed_bets(x, TAU, ERROR, (fixed_bet(TAU, ERROR, ROWS),)).mean()
-    mixed = passes_at_fixed_bets(x, TAU, ERROR, tuple(bet / TAU for bet in BETS)).mean()
-    assert third < 0.4 < 0.6 < first < whole
-    assert abs(fixed - whole) < 0.03
-    assert mixed < fixed - 0.2
-
-
-def test_a_fixed_bet_falls_with_the_masses_and_stays_below_its_cap():
-    assert fixed_bet(0.9, 0.05, 128) == pytest.approx(0.95 / 0.9)
-    assert fixed_bet(0.9, 0.05, 1_024) == pytest.approx(0.765, abs=1e-3)
-    assert fixed_bet(0.9, 0.05, 4_096) < fixed_bet(0.9, 0.05, 1_024) < fixed_bet(0.9, 0.01, 1_024)
-
-
-def test_more_mass_never_loses_a_pass_at_fixed_bets():
-    g = np.random.default_rng(5)
-    x = beta(g, np.full(HEADS, 0.905), 8, 400)
-    more = np.minimum(x + g.random(x.shape) * 0.01 * (g.random(x.shape) < 0.5), 1.0)
-    for bets in ((0.7,), (0.3, 0.6, 1.05)):
-        low, high = (passes_at_fixed_bets(y, TAU, ERROR, bets) for y in (x, more))
-        assert (high | ~low).all() and (high & ~low).any()
-
-
-@pytest.mark.parametrize("bets", [(), (0.0,), (0.5, 1.2)], ids=str)
-def test_bets_that_could_lose_everything_are_refused(bets):
-    with pytest.raises(ValueError, match=r"must lie between 0 and 1/tau = 1\.11"):
-        passes_at_fixed_bets(np.full((HEADS, ROWS), 0.9), 0.9, ERROR, bets)
-
-
 @pytest.mark.parametrize("x", [np.full((2, 3), 1.1), np.full((2, 1), 0.5), np.full((2, 3), np.nan)])
 def test_values_that_are_no_masses_are_refused(x):
     for function in (
         lambda x: layer_lower_mass(x, ERROR),
         lambda x: layer_passes(x, TAU, ERROR),
-        lambda x: passes_at_fixed_bets(x, TAU, ERROR, (1.0,)),
     ):
         with pytest.raises(ValueError, match="at least two rows with masses"):
             function(x)
@@ -233,9 +182,6 @@ def test_a_tensor_gets_what_an_array_gets():
         layer_lower_mass(tensor, ERROR).numpy(), layer_lower_mass(x, ERROR), atol=1.2e-7
     )
     assert (layer_passes(tensor, 0.89, ERROR).numpy() == layer_passes(x, 0.89, ERROR)).all()
-    for bets in ((1.0,), (0.3, 0.6, 1.05)):
-        found = passes_at_fixed_bets(tensor, 0.89, ERROR, bets).numpy()
-        assert (found == passes_at_fixed_bets(x, 0.89, ERROR, bets)).all()
     bounds = layer_lower_mass(x, ERROR).T
     assert (kept_rung(torch.from_numpy(bounds >= 0.89)).numpy() == kept_rung(bounds >= 0.89)).all()
     found = stepwise_lower_mass(torch.from_numpy(bounds), 0.89).numpy()
@@ -278,27 +224,6 @@ def test_any_ladder_may_be_tested_at_the_full_error_from_its_dear_end(means, nes
     assert wrong[kept].sum() <= most_misses(len(x))
 
 
-@pytest.mark.parametrize("means", LADDERS, ids=str)
-def test_a_nested_ladder_may_be_tested_from_its_cheap_end_at_fixed_bets(means):
-    x = ladder(np.random.default_rng(8), means, nested=True)
-    passed = passes_at_fixed_bets(x, TAU, ERROR, (fixed_bet(TAU, ERROR, 256),))
-    cheapest = np.where(passed.any(-1), passed.argmax(-1), len(means))
-    wrong = np.append(np.array(means) <= TAU, False)
-    assert wrong[cheapest].sum() <= most_misses(len(x))
-    # The same rung that the other order keeps.
-    assert (cheapest == kept_rung(passed)).all()
-
-
-def test_a_crossing_ladder_may_not_be_tested_from_its_cheap_end_at_the_full_error():
-    """The negative control: eight wrong rungs that share nothing pass together far more often than one."""
-    means = (0.9,) * 8
-    x = ladder(np.random.default_rng(9), means, nested=False)
-    bets = (fixed_bet(TAU, ERROR, 256),)
-    passed = passes_at_fixed_bets(x, TAU, ERROR, bets)
-    assert passed.any(-1).sum() > 2 * most_misses(len(x))
-    assert (kept_rung(passed) < 8).sum() <= most_misses(len(x))
-
-
 @pytest.mark.parametrize("means", [*LADDERS, (0.9, 0.95, 0.99), (0.93, 0.93, 0.93)], ids=str)
 @pytest.mark.parametrize("nested", [True, False], ids=["nested", "crossing"])
 def test_what_is_claimed_of_the_kept_rung_is_seldom_above_its_mean(means, nested):
@@ -308,24 +233,3 @@ def test_what_is_claimed_of_the_kept_rung_is_seldom_above_its_mean(means, nested
     mean = np.append(np.array(means) - 1e-12, np.nan)[rung]
     assert (np.isnan(claim) == np.isnan(mean)).all()
     assert (claim > mean + 1e-9).sum() <= most_misses(len(x))
-
-
-def test_the_dear_end_first_keeps_the_cheap_rung_more_often_than_a_split():
-    """Means .92, .95, .975 at C = 128: kept at the router's choice .06 with thirds, .22 with .04, .28 unsplit."""
-    g = np.random.default_rng(11)
-    x = beta(g, (0.92, 0.95, 0.975), 8, 2_000)
-    kept = [
-        (betting_lower_bound(x[:, 0], error) >= TAU).mean()
-        for error in (0.05 / 3, *errors_of_ladder(0.95, 3)[:1])
-    ]
-    whole = kept_rung(betting_lower_bound(x, ERROR) >= TAU)
-    assert kept[0] < 0.1 < 0.15 < kept[1] < (whole == 0).mean()
-    assert (whole == 3).mean() < 0.005
-
-
-def test_unequal_errors_add_up_to_the_ladders():
-    assert errors_of_ladder(0.95, 3) == pytest.approx((0.04, 0.005, 0.005))
-    assert errors_of_ladder(0.95, 1) == pytest.approx((0.05,))
-    for tests in (2, 5):
-        errors = errors_of_ladder(0.9, tests)
-        assert len(errors) == tests and sum(errors) == pytest.approx(0.1)

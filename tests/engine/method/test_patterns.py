@@ -3,7 +3,6 @@
 import ast
 import importlib
 import inspect
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -38,14 +37,6 @@ def test_candidates_are_numbered_in_order_with_dense_last_and_once(tokens):
     assert [c.pattern for c in candidates].index("dense") == len(candidates) - 1
 
 
-def test_at_full_length_every_budget_of_every_family_is_a_candidate():
-    segment = last_segment(131_072)
-    counts = Counter(c.pattern for c in library(segment))
-    assert counts == {family.name: len(family.budgets(segment)) for family in families.registered()} | {
-        "dense": 1
-    }
-
-
 @pytest.mark.parametrize("density", [0.0, 0.02, 0.1, 0.33, 0.5, 1.0])
 @pytest.mark.parametrize(
     "causal", [[2], [2, 4, 6], list(range(2, 90, 2)), [7] * 5], ids=lambda c: f"m{len(c)}"
@@ -55,14 +46,6 @@ def test_blocks_for_a_density_is_the_least_that_reaches_it_and_at_least_two(caus
     target = density * causal.sum()
     brute = next(x for x in range(1, causal.max() + 1) if sum(min(x, c) for c in causal) >= target)
     assert blocks_for_density(causal, density) == max(2, brute)
-
-
-@pytest.mark.parametrize("tokens", [4_096, 16_384, 131_072])
-def test_columns_stay_under_a_sixteenth_of_the_keys_and_the_gather_limit(tokens):
-    segment = last_segment(tokens)
-    columns = [c.columns for c in library(segment) if c.pattern == "vertical_slash"]
-    assert max(columns) <= max(16, min(4_096, round(segment.keys / 16)))
-    assert min(columns) >= 16
 
 
 def test_the_priced_level_of_the_floor_is_the_segments_own():

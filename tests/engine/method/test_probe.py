@@ -16,7 +16,6 @@ from routesparse.engine.method import probe as probe_module
 from routesparse.engine.method.probe import draw_rows, run_probe
 from routesparse.engine.method.records import BOUNDARY, CERTIFICATE, RECENT, ROUTING
 from routesparse.engine.method.segments import split
-from routesparse.engine.seeds import stable_seed
 from routesparse.kernels.block_lse import naive as block_lse
 from routesparse.kernels.recent_marginals import naive as recent_marginals
 from routesparse.kernels.recent_marginals.naive import band_mass
@@ -177,23 +176,11 @@ def test_there_is_one_routing_row_in_every_equal_stratum_of_the_body(oracle):
     assert ((strata - torch.arange(16)) > -0.02).all() and ((strata - torch.arange(16)) < 1).all()
 
 
-def test_the_same_seed_draws_the_same_rows_and_another_does_not(oracle):
-    again = draw(oracle.SMALL)[1].rows
-    assert torch.equal(draw(oracle.SMALL)[1].rows, again)
-    other = draw(oracle.SMALL, seed=8)[1].rows
-    part = slice(24, 24 + 16 + 32)
-    assert not torch.equal(other[..., part], again[..., part])
-
-
 def test_rows_are_redrawn_for_every_head(oracle):
     rows = draw(oracle.SMALL)[1]
     for kind in (ROUTING, CERTIFICATE):
         drawn = {tuple(r.tolist()) for r in rows.rows[0, :, rows.slice_of(kind)]}
         assert len(drawn) == 6
-
-
-def test_the_seed_differs_between_layers_and_segments():
-    assert len({stable_seed(0, layer, segment) for layer in range(40) for segment in range(8)}) == 320
 
 
 @pytest.mark.parametrize("kind", [ROUTING, CERTIFICATE], ids=["routing", "certificate"])

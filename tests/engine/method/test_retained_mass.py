@@ -1,7 +1,5 @@
 """Coverage: a candidate's mass and cost are those of the plan that would run, counted on its mask. CPU only."""
 
-import itertools
-
 import pytest
 import torch
 
@@ -57,33 +55,6 @@ def test_density_counts_columns_as_parts_of_the_real_keys_tiles_and_dense_is_one
     assert torch.equal(covered.tiles[..., -1:], total.expand(-1, inputs.q.shape[1], -1))
     sparse = (covered.tiles + covered.columns / segment.block_k) / total
     torch.testing.assert_close(covered.density, sparse.clamp(max=1.0))
-
-
-def test_density_is_the_plans_up_to_partial_blocks_with_and_without_padding(oracle):
-    """The plan counts (query, key) pairs exactly, coverage whole tiles."""
-    inputs = oracle.draw_inputs(2, n_q=1_600, batch=2, key_start=[0, 810])
-    segment, _, probe, candidates, indices = oracle.step_one_and_two(inputs)
-    covered = candidate_mass(inputs, segment, probe, indices, candidates)
-    visible = oracle.visible(inputs)[:, :, : segment.body]
-    for candidate in candidates:
-        plan = oracle.plan_of_candidate(inputs, segment, candidates, indices, candidate.index)
-        kept = plan.to_mask()[:, :, : segment.body].sum((2, 3)) / visible.sum((2, 3))
-        found = covered.density[..., candidate.index]
-        torch.testing.assert_close(found, kept.float(), atol=0.07, rtol=0, msg=str(candidate))
-
-
-def test_a_larger_budget_never_covers_less(case):
-    _, _, _, candidates, covered, _ = case
-    for small, large in itertools.pairwise(candidates):
-        if small.pattern == large.pattern:
-            gain = covered.row_mass[..., large.index] - covered.row_mass[..., small.index]
-            assert gain.min() > -1e-5
-
-
-def test_masses_lie_between_zero_and_one_and_dense_keeps_everything(case):
-    *_, covered, _ = case
-    assert covered.row_mass.min() >= 0 and covered.row_mass.max() <= 1
-    assert (covered.row_mass[..., -1] == 1).all()
 
 
 def test_disagreement_is_the_standard_deviation_of_the_three_groups_means(oracle):

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from routesparse.kernels.geometry import SegmentGeometry
 from routesparse.kernels import level_maps as launch
+from routesparse.kernels.geometry import SegmentGeometry
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

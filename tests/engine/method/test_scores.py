@@ -31,22 +31,9 @@ def test_risk_is_the_omitted_gate_mass_plus_weighted_disagreement_and_error():
     np.testing.assert_allclose(with_error.risk(0.5, 2.0), [[0.1 + 0.05 + 0.4, 0.2 + 0.6, 0.0]])
 
 
-def test_without_beta_no_predictor_is_needed():
-    np.testing.assert_allclose(scores().risk(0.5, 0.0), [[0.15, 0.2, 0.0]])
-
-
 def test_beta_without_a_predictor_is_refused():
     with pytest.raises(ValueError, match="beta > 0 needs an error predictor"):
         scores().risk(0.5, 1.0)
-
-
-def test_risk_falls_in_the_gate_and_grows_in_disagreement(oracle):
-    base = oracle.random_scores(0)
-    worse = Scores(base.mass - 0.01, base.recent_mass, base.disagreement, base.density, base.kernel_us)
-    unsure = Scores(base.mass, base.recent_mass, base.disagreement + 0.01, base.density, base.kernel_us)
-    assert (worse.risk(0.5, 0) >= base.risk(0.5, 0)).all()
-    assert (unsure.risk(0.5, 0) > base.risk(0.5, 0)).all()
-    assert (unsure.risk(0.0, 0) == base.risk(0.0, 0)).all()
 
 
 def test_tensors_give_the_arrays_numbers_to_the_last_bit(oracle):

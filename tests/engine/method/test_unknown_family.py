@@ -9,7 +9,6 @@ from routesparse.engine.decide.heatmap import draw
 from routesparse.engine.errors import PatternError
 from routesparse.engine.method import families
 from routesparse.engine.method.attend import lower
-from routesparse.engine.method.families import library
 from routesparse.engine.method.retained_mass import candidate_mass
 
 
@@ -67,13 +66,6 @@ def test_candidates_out_of_the_kernels_order_are_refused(case, order):
     others = [c for c in candidates if c not in moved]
     with pytest.raises(PatternError, match="are out of order; scoring takes a_shape"):
         candidate_mass(inputs, segment, probe, indices, (*moved, *others))
-
-
-def test_a_budget_of_an_unknown_family_has_no_words(case):
-    segment = case[1]
-    assert library(segment)[-1].budget == "all"
-    with pytest.raises(PatternError, match="'fifth' is not registered"):
-        replace(library(segment)[0], pattern="fifth").budget  # noqa: B018
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Reasons in words: each names what decided, with the numbers that decided. CPU only."""
 
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -49,43 +48,6 @@ def make(oracle):
     return build
 
 
-def test_a_gated_choice_names_gate_and_certificate(make):
-    reason = choice_reason(make(12, [(12, 0.93)]), 0, CONFIG)
-    assert re.fullmatch(
-        r"cheapest candidate with g ≥ 0\.925: g 0\.\d{3}, certificate 0\.930 ≥ τ 0\.900", reason
-    )
-
-
-def test_an_expanded_choice_names_where_it_came_from_and_how_often(make):
-    d = make(14, [(12, 0.85), (13, 0.88), (14, 0.95)], "expand")
-    first = d.candidates[12]
-    wanted = f"expanded 2x from {first.pattern} {first.budget} (certificate 0.850 < τ 0.900); now certificate 0.950"
-    assert choice_reason(d, 0, CONFIG).startswith(wanted)
-
-
-def test_dense_by_fallback_names_the_best_certificate(make):
-    d = make(make.dense, [(12, 0.85), (13, 0.88), (14, 0.87)], "dense")
-    assert choice_reason(d, 0, CONFIG) == "dense by fallback: the best of 3 certificates was 0.880 < τ 0.900"
-
-
-def test_dense_by_the_router_names_the_best_gate(make):
-    reason = choice_reason(make(make.dense, best=0.9), 0, CONFIG)
-    assert reason == "dense by the router: no sparse candidate reaches g ≥ 0.925 (best 0.890)"
-
-
-def test_dense_where_sparse_saves_nothing_says_so(make):
-    reason = choice_reason(make(make.dense), 0, CONFIG)
-    assert reason == "dense by the router: every sparse candidate with enough mass costs as much as dense"
-
-
-def test_a_limited_choice_names_the_limit(make):
-    assert choice_reason(make(3, [(3, 0.95)], limited=True), 0, CONFIG).startswith(
-        "least total risk under Tℓ: g 0."
-    )
-    dense = choice_reason(make(make.dense, limited=True), 0, CONFIG)
-    assert dense == "dense by the router: least total risk under Tℓ"
-
-
 def test_an_unmet_certificate_says_that_time_is_missing(make):
     reason = choice_reason(make(12, [(12, 0.7)], unmet=True, limited=True), 0, CONFIG)
     assert reason.endswith("certificate 0.700 < τ 0.900, and Tℓ leaves no time to expand: it ran uncertified")
@@ -94,19 +56,6 @@ def test_an_unmet_certificate_says_that_time_is_missing(make):
 def test_without_fallback_a_failed_certificate_says_that_it_ran_uncertified(make):
     reason = choice_reason(make(12, [(12, 0.7)]), 0, CONFIG)
     assert reason.endswith("certificate 0.700 < τ 0.900, and fallback is off: it ran uncertified")
-
-
-def test_candidates_that_were_passed_over_say_why(make):
-    d = make(13, [(12, 0.85), (13, 0.93)], "expand")
-    assert candidate_reason(d, 0, 13, TAU) == "chosen"
-    assert candidate_reason(d, 0, 12, TAU) == "certificate 0.850 < τ 0.900"
-    assert re.fullmatch(r"g 0\.\d{3} < 0\.925 \(recent rows\)", candidate_reason(d, 0, 2, TAU))
-    assert re.fullmatch(r"costs 1\.\d\dx of the choice", candidate_reason(d, 0, make.dense - 1, TAU))
-
-
-def test_under_a_limit_a_cheaper_candidate_is_compared_by_risk(make):
-    d = make(13, [(13, 0.93)], limited=True)
-    assert re.fullmatch(r"risk 0\.\d{3} against 0\.\d{3}", candidate_reason(d, 0, 2, TAU))
 
 
 @pytest.mark.parametrize("policy", ["certified", "strict", "budgeted"])
