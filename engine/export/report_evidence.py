@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from dataclasses import asdict
 
 import numpy as np
+import pandas as pd
 
 from routesparse.engine.export import numbers, palette
 from routesparse.engine.export.report_html import note, section, table
 from routesparse.engine.export.wording import CERTIFICATE_SCOPE, HEAD_FLOOR
-from routesparse.engine.rows import (
-    OUTCOMES,
-    AnswerRow,
-    AuditRow,
-    HeadChoiceRow,
-    PromptRow,
-    RunRecord,
-    WorstRow,
-    is_uncertified,
-)
+from routesparse.engine.rows import OUTCOMES, AnswerRow, PromptRow, RunRecord, WorstRow
 from routesparse.engine.store.words import Words
 
 _MOST_WORST = 12
 _MOST_PASSAGES = 3
 _LONGEST = 90  # characters of a passage
+_UNIT = ["batch_index", "layer", "head", "segment"]
 
 
 def answer(record: RunRecord, *, words: bool) -> str:
@@ -76,16 +69,15 @@ def _continued(record: RunRecord, words: bool) -> str:
 
 def fallbacks(record: RunRecord) -> str:
     """How units ended, and why certificates failed."""
-    if not record.choices:
+    units = len(record.choices)
+    if not units:
         return ""
     ended = Counter(choice.outcome for choice in record.choices)
-    ends: list[tuple[str, str, str]] = [
-        (name, f"{ended[name]:,}", numbers.share(ended[name] / len(record.choices))) for name in OUTCOMES
+    ended["of all: ran uncertified"] = len(record.uncertified)
+    ends = [
+        (name, f"{ended[name]:,}", numbers.share(ended[name] / units))
+        for name in (*OUTCOMES, "of all: ran uncertified")
     ]
-    uncertified = len(record.uncertified)
-    ends.append(
-        ("of all: ran uncertified", f"{uncertified:,}", numbers.share(uncertified / len(record.choices)))
-    )
     if record.run.unmet_units is not None:
         ends.append(("of all: T_l left no time to expand", f"{record.run.unmet_units:,}", ""))
     groups = defaultdict(list)
@@ -102,14 +94,11 @@ def fallbacks(record: RunRecord) -> str:
         for (reason, kind), events in sorted(groups.items())
     ]
     heads = ("reason", "what followed", "times", "largest deficit of mass", "predicted time added")
+    failed = table(f"n = {len(record.fallbacks):,} failed certificates by reason.", heads, reasons, (0, 1))
     return section(
         "Fallbacks",
-        table(
-            f"n = {len(record.choices):,} units by how they ended.", ("how it ended", "units", "share"), ends
-        ),
-        table(f"n = {len(record.fallbacks):,} failed certificates by reason.", heads, reasons, (0, 1))
-        if reasons
-        else note("No certificate failed."),
+        table(f"n = {units:,} units by how they ended.", ("how it ended", "units", "share"), ends),
+        failed if reasons else note("No certificate failed."),
     )
 
 
@@ -119,69 +108,27 @@ def certificates(record: RunRecord) -> str:
     if not record.choices:
         return ""
     level = numbers.share(run.confidence, 0)
-    audits = {_unit(row): row for row in record.audits}
-    sparse = [choice for choice in record.choices if choice.pattern != "dense"]
-    units = [(choice, audits[_unit(choice)]) for choice in sparse if _unit(choice) in audits]
-    conformal = [
-        min(audit.mass, choice.recent_mass) >= choice.conformal_lower_mass
-        for choice, audit in units
-        if choice.conformal_lower_mass is not None
-    ]
-    in_prompt = [audit.covered for _, audit in units if audit.covered is not None]
-    row_shares = [audit.row_covered for _, audit in units if audit.row_covered is not None]
+    units = _audited(record)
+    sparse = units[units["pattern"] != "dense"]
+    audited = sparse[sparse["audited"].notna()]
+    claimed = audited[audited["conformal_lower_mass"].notna()]
+    gate = claimed[["audited", "recent_mass"]].min(axis=1)
     void = ""
     if run.drift_alarm or run.calibration_mismatch:
         void = f": ignore it, {'drift alarm' if run.drift_alarm else 'the calibration does not fit'}"
-    reached = sum(not is_uncertified(c.pattern, c.lower_mass, run.tau) for c in sparse)
+    reached = f"{len(sparse) - len(record.uncertified):,} of {len(sparse):,} reach {run.tau:g}"
+    made = f"{int(sparse['conformal_lower_mass'].notna().sum()):,} of {len(sparse):,} make it"
     rows = [
-        (
-            "in-prompt, of a head",
-            level,
-            f"{reached:,} of {len(sparse):,} reach {run.tau:g}",
-            *_held(in_prompt),
-        ),
-        (
-            f"conformal, of a head{void}",
-            level,
-            f"{sum(c.conformal_lower_mass is not None for c in sparse):,} of {len(sparse):,} make it",
-            *_held(conformal),
-        ),
-        ("single rows", level, f"{len(sparse):,} sparse units", *_held(row_shares)),
+        ("in-prompt, of a head", level, reached, *_held(audited["covered"])),
+        (f"conformal, of a head{void}", level, made, *_held(gate >= claimed["conformal_lower_mass"])),
+        ("single rows", level, f"{len(sparse):,} sparse units", *_held(audited["row_covered"])),
     ]
     if run.tau_layer is not None:
-        claims = {
-            row.layer: row.lower_mass
-            for row in record.layers
-            if row.lower_mass is not None and not np.isnan(row.lower_mass)
-        }
-        missed = len(record.uncertified_layers)
-        masses = _layer_masses(record, audits)
-        # Of several segments and prompts a run keeps the least claim: that they all held can't be told from it.
-        alone = {layer for layer in claims if len(masses[layer]) == 1 and not np.isnan(masses[layer][0])}
-        held = [masses[layer][0] >= claims[layer] for layer in alone]
-        broken = sum(
-            any(mass < claim for mass in masses[layer])
-            for layer, claim in claims.items()
-            if layer not in alone
-        )
-        least = f", least {numbers.bound(min(claims.values()))}" if claims else ""
-        least += (
-            f"; in {numbers.several(broken, 'layer')} of several segments one is below the least bound"
-            if broken
-            else ""
-        )
-        rows.insert(
-            0,
-            (
-                "in-prompt, of a layer's mean",
-                level,
-                f"{missed:,} below {run.tau_layer:g}{least}",
-                *_held(held),
-            ),
-        )
+        rows.insert(0, ("in-prompt, of a layer's mean", level, *_layer_claims(record, units)))
     heads = ("claim", "level", "claims", "audited n", "held")
     shown = [table(f"Claims about retained mass; an audit of {run.audit_rows:,} rows a unit.", heads, rows)]
-    if units:
+    if len(audited):
+        loose = (audited["bound_tight"] / audited["max_error"])[audited["max_error"] > 0]
         errors = [
             ("output error, mean over audited units", numbers.mass(run.mean_error, 4)),
             ("output error of the worst row", numbers.mass(run.max_error, 4)),
@@ -189,9 +136,9 @@ def certificates(record: RunRecord) -> str:
                 "audited rows beyond a proven bound (must be 0)",
                 sum(audit.violations for audit in record.audits),
             ),
-            ("median bound over error of a unit's worst row", _looseness(audit for _, audit in units)),
+            ("median bound over error of a unit's worst row", numbers.times(loose.median())),
         ]
-        shown.append(table(f"Errors; n = {len(units):,} audited sparse units.", ("what", "value"), errors))
+        shown.append(table(f"Errors; n = {len(audited):,} audited sparse units.", ("what", "value"), errors))
     else:
         shown.append(note("Not audited: whether the claims held was not measured."))
     shown.append(note(CERTIFICATE_SCOPE))
@@ -200,20 +147,61 @@ def certificates(record: RunRecord) -> str:
     return section("Audit and certificates", *shown)
 
 
+def _audited(record: RunRecord) -> pd.DataFrame:
+    """Every unit with its claims, and what the audit found: ``audited`` is the exact mass, NaN where none was."""
+    columns = [*_UNIT, "pattern", "recent_mass", "conformal_lower_mass"]
+    choices = pd.DataFrame([asdict(choice) for choice in record.choices])[columns]
+    found = [*_UNIT, "mass", "covered", "row_covered", "bound_tight", "max_error"]
+    audits = pd.DataFrame(
+        [asdict(audit) for audit in record.audits], columns=None if record.audits else found
+    )
+    return choices.merge(audits[found].rename(columns={"mass": "audited"}), on=_UNIT, how="left")
+
+
+def _layer_claims(record: RunRecord, units: pd.DataFrame) -> tuple[str, str, str]:
+    """How many layers fail, then n and the share of claims that held. Of several segments and prompts a run keeps the
+    least claim: that they all held can't be told from it, only that one is below it."""
+    claims = {row.layer: row.lower_mass for row in record.layers if not numbers.is_missing(row.lower_mass)}
+    dense = units["pattern"] == "dense"
+    parts = units.assign(exact=units["audited"].mask(dense, 1.0), sparse=~dense).groupby(
+        ["layer", "segment", "batch_index"]
+    )
+    # A mean with a head that was not audited is not known.
+    means = parts.agg(mass=("exact", lambda part: part.mean(skipna=False)), sparse=("sparse", "any"))
+    masses = means.loc[means["sparse"], "mass"].astype(float).groupby("layer").agg(list)
+    alone, broken = [], 0
+    for layer, claim in claims.items():
+        found = masses.get(layer, [])
+        if len(found) == 1 and not np.isnan(found[0]):
+            alone.append(found[0] >= claim)
+        else:
+            broken += any(mass < claim for mass in found)
+    told = f"{len(record.uncertified_layers):,} below {record.run.tau_layer:g}"
+    told += f", least {numbers.bound(min(claims.values()))}" if claims else ""
+    if broken:
+        told += f"; in {numbers.several(broken, 'layer')} of several segments one is below the least bound"
+    return told, *_held(pd.Series(alone, dtype=float))
+
+
+def _held(values: pd.Series) -> tuple[str, str]:
+    """n and the share that held; what is not known is not counted."""
+    known = values.dropna().astype(float)
+    return f"{len(known):,}", numbers.share(known.mean())
+
+
 def worst_heads(record: RunRecord, *, words: bool) -> str:
     """The audited rows that are farthest off, each of another unit, with what they lost."""
     if not record.worst_rows:
         return section("Worst heads", note("Not audited, or by a version that did not keep the worst rows."))
-    patterns = {_unit(choice): choice.pattern for choice in record.choices}
+    patterns = {(c.batch_index, c.layer, c.head, c.segment): c.pattern for c in record.choices}
     text = _words(record.prompt) if words and record.prompt is not None else None
-    found = sorted((row for row in record.worst_rows if row.rank == 0), key=lambda row: -row.error)[
-        :_MOST_WORST
-    ]
+    worst = sorted((row for row in record.worst_rows if row.rank == 0), key=lambda row: -row.error)
     rows = []
-    for row in found:
+    for row in worst[:_MOST_WORST]:
+        unit = row.batch_index, row.layer, row.head, row.segment
         cells = [
             f"layer {row.layer}, head {row.head}, segment {row.segment + 1}",
-            palette.name(patterns.get(_unit(row), "unknown")),
+            palette.name(patterns.get(unit, "unknown")),
             numbers.mass(row.error),
             numbers.share(row.mass),
             f"{row.position:,}",
@@ -224,8 +212,8 @@ def worst_heads(record: RunRecord, *, words: bool) -> str:
         rows.append((*cells, _lost(row, record.run.block_k, text)))
     heads = ["unit", "pattern", "error of the row", "attention kept", "token"]
     heads += [] if text is None else ["its word"]
-    told = f"The worst audited row of each of {len(found)} units, of {len(record.audits):,} audited."
-    left = (0, 1, len(heads) - 1, len(heads)) if text is not None else (0, 1, len(heads))
+    told = f"The worst audited row of each of {len(rows)} units, of {len(record.audits):,} audited."
+    left = (0, 1, *range(5, len(heads) + 1))
     return section("Worst heads", table(told, (*heads, "lost most on"), rows, left))
 
 
@@ -235,45 +223,12 @@ def _lost(row: WorstRow, block_tokens: int, text: Words | None) -> str:
     shares = np.frombuffer(row.lost_mass, "<f4")
     parts = []
     for block, share in zip(blocks.tolist(), shares.tolist(), strict=False):
-        first = block * block_tokens
-        told = f"tokens {numbers.tokens(first, block_tokens)}: {numbers.share(share)}"
+        told = f"tokens {numbers.tokens(block * block_tokens, block_tokens)}: {numbers.share(share)}"
         if text is not None:
             start, end = text.span_of_block(block)
             told += f" {text.text[start:end][:_LONGEST]!r}"
         parts.append(told)
     return "; ".join(parts) or "nothing"
-
-
-def _layer_masses(record: RunRecord, audits: dict[tuple[int, ...], AuditRow]) -> dict[int, list[float]]:
-    """Per layer the exact mass, mean over heads, of each segment and prompt that ran sparse; NaN: not all audited."""
-    masses = defaultdict(list)
-    sparse = set()
-    for choice in record.choices:
-        place = choice.layer, choice.segment, choice.batch_index
-        audit = audits.get(_unit(choice))
-        masses[place].append(
-            1.0 if choice.pattern == "dense" else float("nan") if audit is None else audit.mass
-        )
-        if choice.pattern != "dense":
-            sparse.add(place)
-    found: dict[int, list[float]] = defaultdict(list)
-    for place in sparse:
-        found[place[0]].append(float(np.mean(masses[place])))
-    return found
-
-
-def _held(values: list[bool] | list[float]) -> tuple[str, str]:
-    """n and the share that held."""
-    return f"{len(values):,}", numbers.share(float(np.mean(values))) if values else numbers.NOT_MEASURED
-
-
-def _looseness(audits: Iterable[AuditRow]) -> str:
-    ratios = [audit.bound_tight / audit.max_error for audit in audits if audit.max_error > 0]
-    return numbers.times(float(np.median(ratios))) if ratios else numbers.NOT_MEASURED
-
-
-def _unit(row: AuditRow | HeadChoiceRow | WorstRow) -> tuple[int, ...]:
-    return row.batch_index, row.layer, row.head, row.segment
 
 
 def _words(prompt: PromptRow) -> Words:

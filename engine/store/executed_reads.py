@@ -1,66 +1,23 @@
-"""Which heads still read which part of the prompt: the masks of the plans that ran, seen from the recorded rows.
+"""What each head still reads of the prompt: the masks of the plans that ran, seen from the recorded rows.
 
 A bundle's probe holds, beside the mass, what each budget of each family reads (probe_masks.py); the decision says
 which budget ran. Dense units read every key before the row. The tail's rows are dense in every head and not counted.
-
-"How many heads still read a block" is a mean over the rows that come after it. A block that *any* such row reads
-would be 95 to 100 % of blocks on every sample run, and the very last rows are the tail, which reads everything.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from routesparse.engine import probe_masks
-from routesparse.engine.errors import InputError
 from routesparse.engine.store import frames
-from routesparse.engine.store.owner_view import OwnerView
 
 _UNIT = ["layer", "head"]
 _SOME_ROWS = 1024  # of candidate_score: some dozens of units
-_KEPT = 256  # answers: a bundle never changes, so a page that is drawn again reads nothing
-
-
-def block_readers(store: OwnerView, run_id: str, segment: int, batch_index: int = 0) -> pd.DataFrame:
-    """Per cell of key blocks the share of heads, over all layers, that read a key of it; no rows: not recorded.
-
-    ``key_block``: the cell's first one; ``blocks`` in the cell; ``heads_share``: the mean over heads of the share of
-    the segment's recorded body rows after the cell's start whose plan reads it, NaN where no such row comes after;
-    ``heads``: how many have recorded probe_masks. Errors: InputError for a damaged bundle.
-    """
-    place = store.bundle(run_id)
-    if place is None:
-        return _table(np.empty(0), 1, 0)
-    block, digest = store.rows("SELECT block_k, bundle_id FROM run WHERE run_id = ?", [run_id], of=[run_id])[
-        0
-    ]
-    try:
-        return _read(place, digest, segment, batch_index, block).copy()
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(
-            f"the masks of run {run_id} can't be read ({type(error).__name__}); copy the bundle again"
-        ) from error
-
-
-@lru_cache(_KEPT)
-def _read(place: Path, digest: str, segment: int, batch_index: int, block: int) -> pd.DataFrame:
-    """``digest`` of the bundle is part of the key: a deleted run's place may be taken by another."""
-    units, shares, pool = unit_shares(place, segment, batch_index, block)
-    if units.empty:
-        return _table(np.empty(0), 1, 0)
-    # Which rows may read a cell is alike in all heads but for the rows drawn: a head without one says nothing.
-    known = ~np.isnan(shares)
-    mean = np.divide(
-        np.nansum(shares, 0), known.sum(0), out=np.full(shares.shape[1], np.nan), where=known.any(0)
-    )
-    return _table(mean, pool, len(units))
 
 
 def unit_shares(
@@ -68,7 +25,8 @@ def unit_shares(
 ) -> tuple[pd.DataFrame, np.ndarray, int]:
     """Layer and head of the units with masks, what each reads of each cell float [units, cells], KV blocks in a cell.
 
-    The same share as in ``block_readers``, of one head; NaN where no recorded body row comes after.
+    The share of the segment's recorded body rows after a cell's start whose plan reads a key of it; NaN where no such
+    row comes after.
     """
     wanted = [("segment", "=", segment), ("batch_index", "=", batch_index)]
     columns = [*_UNIT, "rows", "positions", "masks", "mask_columns", "mask_pool"]
@@ -123,9 +81,3 @@ def _frame(file: Path, columns: list[str], wanted: list[tuple[str, str, int]]) -
     """Rows of one segment; a column that the bundle is too old for is empty."""
     there = [name for name in columns if name in pq.read_schema(file).names]
     return pq.read_table(file, columns=there, filters=wanted).to_pandas().reindex(columns=columns)
-
-
-def _table(share: np.ndarray, blocks: int, heads: int) -> pd.DataFrame:
-    return pd.DataFrame(
-        {"key_block": np.arange(len(share)) * blocks, "blocks": blocks, "heads_share": share, "heads": heads}
-    )

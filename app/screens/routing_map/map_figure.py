@@ -193,7 +193,7 @@ def _times(rows: pd.DataFrame, choices: pd.DataFrame, tau_layer: float | None) -
                 "limit_ms": _drawn(row.limit_us / 1000),
                 "fallen": int(fallen.get(row.layer, 0)),
                 "certificate": None if tau_layer is None else _certificate(row),
-                "tip": "\n".join([*_layer_hover(row, float(m)), *_layer_certified(row, tau_layer)]),
+                "tip": _layer_hover(row, float(m), tau_layer),
             }
             for row, m in zip(frames.rows(rows), measured, strict=True)
         ],
@@ -209,28 +209,16 @@ def _certificate(row: Any) -> dict[str, Any]:
     """What stands beside the layer's row: mass and climbed levels."""
     if numbers.is_missing(row.lower_mass):
         return {"text": "none" if row.layer_uncertified else "–", "bad": bool(row.layer_uncertified)}
-    climbed = 0 if numbers.is_missing(row.raised) else int(row.raised)
+    climbed = _climbed(row)
     text = numbers.bound(row.lower_mass).lstrip("0") if row.lower_mass < 1 else "1"
     return {"text": text + (f" ↑{climbed}" if climbed else ""), "bad": bool(row.layer_uncertified)}
 
 
-def _layer_certified(row: Any, tau_layer: float | None) -> list[str]:
-    """The layer's certificate in the hover."""
-    if tau_layer is None:
-        return []
-    climbed = 0 if numbers.is_missing(row.raised) else int(row.raised)
-    if numbers.is_missing(row.lower_mass):
-        lines = ["no certificate" if row.layer_uncertified else "all heads dense: no certificate needed"]
-    else:
-        lines = [
-            f"certified mean mass {numbers.bound(row.lower_mass)} · τ layer {numbers.threshold(tau_layer)}"
-        ]
-    if climbed:
-        lines.append(f"raised {numbers.several(climbed, 'level')} by its certificate")
-    return [*lines, "the layer ran uncertified"] if row.layer_uncertified else lines
+def _climbed(row: Any) -> int:
+    return 0 if numbers.is_missing(row.raised) else int(row.raised)
 
 
-def _layer_hover(row: Any, measured_ms: float) -> list[str]:
+def _layer_hover(row: Any, measured_ms: float, tau_layer: float | None) -> str:
     limit = "none" if numbers.is_missing(row.limit_us) else numbers.micros(row.limit_us)
     lines = [
         f"layer {row.layer}",
@@ -247,7 +235,16 @@ def _layer_hover(row: Any, measured_ms: float) -> list[str]:
         )
         if row.uncertified:
             lines.append(numbers.uncertified(row.uncertified, row.units))
-    return lines
+    if tau_layer is None:
+        return "\n".join(lines)
+    if not numbers.is_missing(row.lower_mass):
+        tau = numbers.threshold(tau_layer)
+        lines.append(f"certified mean mass {numbers.bound(row.lower_mass)} · τ layer {tau}")
+    elif not row.layer_uncertified:
+        lines.append("all heads dense: no certificate needed")
+    if climbed := _climbed(row):
+        lines.append(f"raised {numbers.several(climbed, 'level')} by its certificate")
+    return "\n".join([*lines, "the layer ran uncertified"] if row.layer_uncertified else lines)
 
 
 def _round_step(longest: float) -> float:

@@ -11,7 +11,6 @@ from routesparse.app.screens.routing_map import (
     map_component,
     map_figure,
     map_legend,
-    prompt_card,
     sprite_figure,
 )
 from routesparse.app.shell import navigate, run_header, switch, view
@@ -57,28 +56,32 @@ def render() -> None:
     left, right = st.columns([1.75, 1], gap="small")
     with left:
         _map_card(store, run, shown, choices, layers, (layer, head))
-        if not found.empty:
-            cards.probe_card(store, run, unit, found.iloc[0], candidates)
-            own = layers[layers["layer"] == layer]
-            head_panel.claims_card(found.iloc[0], run, None if own.empty else own.iloc[0])
-    with right:
-        if found.empty:
+    if found.empty:
+        with right:
             states.empty("This unit was not routed", ["Its layer runs dense. Pick another cell of the map."])
-        else:
-            events = queries.fallbacks(store, unit)
-            cards.reason_card(run, found.iloc[0], (layer, head), events, candidates)
-            with st.container(horizontal=True, gap="medium"):
-                navigate.link("Read the text as this head does", "text", **view.text_of(store, unit))
-                navigate.link("Trust in this run", "trust", run=queries.short_id(store, run.run_id))
-            cards.scatter_card(store, run, unit, found.iloc[0], candidates)
+            answer_card.card(store, run, shown.batch_index)
+        return
+    choice, own = found.iloc[0], layers[layers["layer"] == layer]
+    with right:
+        events = queries.fallbacks(store, unit)
+        cards.reason_card(run, choice, (layer, head), events, candidates)
+        with st.container(horizontal=True, gap="medium"):
+            place = view.text_of(store, unit)
+            navigate.link("Read the text as this head does", "text", **place)
+            navigate.link("Who reads which part", "text", **place, scope="all")
+            navigate.link("Trust in this run", "trust", run=queries.short_id(store, run.run_id))
+    # A second row, so that a narrow window has the reason right below the map.
+    left, right = st.columns([1.75, 1], gap="small")
+    with left:
+        cards.probe_card(store, run, unit, choice, candidates)
+        head_panel.claims_card(choice, run, None if own.empty else own.iloc[0])
+    with right:
+        cards.scatter_card(store, run, unit, choice, candidates)
         answer_card.card(store, run, shown.batch_index)
-    if not found.empty:
-        cards.candidate_card(store, run, unit, candidates)
-    prompt_card.card(store, run, shown.segment, shown.batch_index)
-    if not found.empty:
-        if run.segments > 1:
-            head_panel.segments_card(store, run, unit)
-        head_panel.runs_card(store, unit)
+    cards.candidate_card(store, run, unit, candidates)
+    if run.segments > 1:
+        head_panel.segments_card(store, run, unit)
+    head_panel.runs_card(store, unit)
 
 
 def _kpis(run: RunRow, choices: pd.DataFrame, layers: pd.DataFrame) -> None:

@@ -76,7 +76,11 @@ def draw(store: OwnerView, certificate_id: str) -> None:
     heads = certificate_queries.claims(store, row.run_id, "head")
     boxes = certificate_words.figures(row, whole)
     st.html(facts.boxes_html([(*box, _TERMS[box[0]]) if box[0] in _TERMS else box for box in boxes]))
-    with st.container(border=True, key="card-says", gap="xsmall"):
+    left, right = st.columns([1.15, 1], gap="small")
+    if len(heads):
+        with left:
+            _map_card(row, heads)
+    with right, st.container(border=True, key="card-says", gap="xsmall"):
         st.html(
             '<div class="rs-h">What this says</div>'
             f'<div class="rs-note">{escape(certificate_words.promises(row, whole))}</div>'
@@ -84,11 +88,7 @@ def draw(store: OwnerView, certificate_id: str) -> None:
             f'<div class="rs-note">{escape(certificate_words.not_promised(whole))}</div>'
         )
     if len(heads):
-        left, right = st.columns([1.15, 1], gap="small")
-        with left:
-            _map_card(row, heads)
-        with right:
-            _table_card(row, _worst(heads), "Worst heads", "worst", f"the worst of {len(heads):,} heads")
+        _table_card(row, _worst(heads), "Worst heads", "worst", f"the worst of {len(heads):,} heads")
     named = certificate_queries.named_rows(store, row.run_id)
     if named:
         _named_card(row, named)

@@ -12,7 +12,7 @@ from routesparse.app.ui import design, drift_note, glossary, numbers, prompt_sta
 from routesparse.app.ui.plain_text import visible
 
 GROUPS = {"domain": "Domain", "length": "Length", "family": "Family", "layer": "Layer"}
-FALLBACK = "fallback"  # beside the claims, by domain and length
+FALLBACK = "fallback"  # beside the claims: the share of units that became dense by fallback
 
 
 @dataclass(frozen=True)
@@ -57,15 +57,15 @@ CLAIMS = {
 def per_prompt(coverage: pd.DataFrame, runs: pd.DataFrame, claim: str, by: str | None) -> pd.DataFrame:
     """One row per run (and group): the covered share ``value`` of its ``units``; runs without the claim left out.
 
-    coverage: rows of audit_queries.coverage; claim: one of CLAIMS, or FALLBACK: the share of units that became dense
-    by fallback, which needs no coverage; by: one of GROUPS, or None for whole prompts.
+    coverage: rows of audit_queries.coverage, for FALLBACK of fallback_queries.kinds_by_layer; by: one of GROUPS, or
+    None for whole prompts.
     """
-    names = ["run_id", "prompt_name", "prompt_sha256", "domain", "tokens"]
     if claim == FALLBACK:
-        rows = runs[[*names, "units"]].assign(covered=runs["dense_fallback_units"], layer=0)
+        rows = coverage.assign(covered=coverage["units"].where(coverage["kind"] == "dense by fallback", 0))
     else:
-        rows = coverage[coverage[f"{claim}_units"] > 0].merge(runs[names], on="run_id")
-        rows = rows.assign(units=rows[f"{claim}_units"], covered=rows[f"{claim}_covered"])
+        rows = coverage.assign(units=coverage[f"{claim}_units"], covered=coverage[f"{claim}_covered"])
+        rows = rows[rows["units"] > 0]
+    rows = rows.merge(runs[["run_id", "prompt_name", "prompt_sha256", "domain", "tokens"]], on="run_id")
     order = {"length": rows["tokens"], "layer": rows["layer"]}.get(by or "", pd.Series(0, rows.index))
     rows = rows.assign(group="all prompts" if by is None else _group(rows, by), order=order)
     keys = ["run_id", "prompt_name", "prompt_sha256", "tokens", "group"]

@@ -38,10 +38,8 @@ def draw(
     units: pd.DataFrame | None,
     kinds: pd.DataFrame,
     paid: pd.DataFrame,
-    certificates: pd.DataFrame,
 ) -> None:
     """units: audited ones, None for a run that was not audited; the others: rows of the queries of these names."""
-    _kpis(store, shown, gaps, kinds, paid, certificates)
     if units is not None:
         layers = audit_queries.layer_claims(store, shown.run_ids)
         if len(layers):
@@ -49,69 +47,13 @@ def draw(
         _claims_card(store, shown, coverage, gaps, bool(len(layers)))
     left, right = st.columns([1.25, 1], gap="small")
     with left:
-        _layers_card(store, shown, kinds)
-    with right:
-        _kinds_card(store, shown, kinds, paid)
-    left, right = st.columns([1.25, 1], gap="small")
-    with left:
         _shares_card(store, shown)
-    with right:
         if units is not None:
             _residual_card(store, shown, units)
+    with right:
+        _kinds_card(store, shown, gaps, kinds, paid)
         if not shown.everything:
             _forward_card(store, shown.run)
-
-
-def _kpis(
-    store: OwnerView,
-    shown: Scope,
-    gaps: pd.Series,
-    kinds: pd.DataFrame,
-    paid: pd.DataFrame,
-    certificates: pd.DataFrame,
-) -> None:
-    budgets = fallback_queries.layer_budgets(store, shown.run_ids)
-    limited = budgets["limit_us"].notna()
-    total, added = kinds["kernel_us"].sum(), paid["paid_us"].sum()
-    part = numbers.share(added / total if total else None)
-    boxes = [("Paid for fallback", numbers.micros(added), f"{part} of predicted kernel time", "paid")]
-    if len(certificates):
-        raised = certificates["raised"]
-        climbed = f"{int((raised > 0).sum())} of {len(certificates)}"
-        known = certificates["lower_mass"].dropna()
-        least = "all layers dense" if known.empty else f"least certified mean {numbers.bound(known.min())}"
-        boxes += [
-            (
-                "Raised layers",
-                numbers.NOT_MEASURED if raised.isna().all() else climbed,
-                "climbed because the layer’s certificate failed",
-                "raised",
-            ),
-            (
-                "Uncertified layers",
-                f"{int(certificates['uncertified'].sum())}",
-                least,
-                "uncertified_layers",
-            ),
-        ]
-    else:
-        unmet = kinds["unmet"]
-        count = numbers.NOT_MEASURED if unmet.isna().all() else f"{int(unmet.sum()):,}"
-        boxes.append(("Unmet", count, "escalations that Tℓ left no time for", "unmet"))
-    over = ("no limit", "these runs set no Tℓ")
-    if limited.any():
-        over = (
-            f"{int(budgets['over_budget'].sum())} of {int(limited.sum())}",
-            "layers whose plan exceeds Tℓ",
-        )
-    boxes.append(("Over budget", *over, "over_budget"))
-    for name, column, term in (
-        ("Tight bound", "tight_looseness", "tight"),
-        ("Paper's bound", "paper_looseness", "paper_bound"),
-    ):
-        told = f"the worst row's error; 95th pct. {numbers.times(gaps[f'{column}_p95'])}"
-        boxes.append((name, numbers.times(gaps[column]), told, term))
-    st.html(facts.boxes_html(boxes))
 
 
 def _claims_card(
@@ -137,43 +79,18 @@ def _claims_card(
         )
 
 
-def _layers_card(store: OwnerView, shown: Scope, kinds: pd.DataFrame) -> None:
-    theme = design.current_theme()
-
-    def made() -> tuple[pd.DataFrame, dict[str, Any]]:
-        rows = kinds.groupby(["layer", "kind"], as_index=False)[["units", "kernel_us", "uncertified"]].sum()
-        rows = rows.assign(share=rows["units"] / rows.groupby("layer")["units"].transform("sum"))
-        return rows, figures.layers_figure(rows, theme)
-
-    rows, drawn = store.made("fallbacks by layer", [theme.name], made, of=shown.run_ids)
-    with st.container(border=True, key="card-layers", gap="xsmall"):
-        st.html('<div class="rs-h">Fallbacks by layer</div>')
-        plot.show(drawn, "fallback-layers", "Fallback rate by layer")
-        st.html(figures.layers_legend(theme, fallen.limit_of(shown.run), bool(rows["uncertified"].any())))
-        exports.chart_foot(
-            f"fallbacks-by-layer-{shown.name}",
-            f"n = {numbers.several(int(kinds['units'].sum()), 'unit')} · share of a layer's units · source: "
-            f"head_choice of {shown.words}",
-            rows,
-            "layers",
-            chart="fallback-layers",
-        )
-
-
-def _kinds_card(store: OwnerView, shown: Scope, kinds: pd.DataFrame, paid: pd.DataFrame) -> None:
-    """The four kinds in figures, which bars show only roughly."""
-    events, of_layers = int(paid["events"].sum()), int(paid["layer_events"].sum())
-    failed = f"{events:,}"
-    if of_layers:
-        failed += f", of which {of_layers:,} of heads that climbed with their layer"
+def _kinds_card(
+    store: OwnerView, shown: Scope, gaps: pd.Series, kinds: pd.DataFrame, paid: pd.DataFrame
+) -> None:
+    """The four kinds in figures, what fallback cost, and the time limit."""
     with st.container(border=True, key="card-kinds", gap="xsmall"):
         st.html('<div class="rs-h">How the units ended up</div>')
         st.html(store.made("fallback kinds", [], lambda: _kinds_html(kinds), of=shown.run_ids))
         st.html(
-            '<div class="rs-note">A unit that was expanded and then became dense counts as dense by fallback. '
-            f"Failed certificates: {failed}. Tail rows and prompts below break-even are dense by design and not "
-            "counted.</div>"
+            '<div class="rs-note">A unit that was expanded and then became dense counts as dense by fallback. Tail '
+            "rows and prompts below break-even are dense by design and not counted.</div>"
         )
+        st.html(facts.lines_html(_lines(store, shown, gaps, kinds, paid)))
         st.session_state["limit-choice"] = round(100 * fallen.limit_of(shown.run))
         with st.container(horizontal=True, gap="small", vertical_alignment="center", key="limit-row"):
             st.html(
@@ -189,6 +106,44 @@ def _kinds_card(store: OwnerView, shown: Scope, kinds: pd.DataFrame, paid: pd.Da
                 width=120,
                 on_change=lambda: view.write(limit=st.session_state["limit-choice"]),
             )
+
+
+def _lines(
+    store: OwnerView, shown: Scope, gaps: pd.Series, kinds: pd.DataFrame, paid: pd.DataFrame
+) -> list[tuple[str, ...]]:
+    events, of_layers = int(paid["events"].sum()), int(paid["layer_events"].sum())
+    failed = f"{events:,}"
+    if of_layers:
+        failed += f", of which {of_layers:,} of heads that climbed with their layer"
+    total, added = kinds["kernel_us"].sum(), paid["paid_us"].sum()
+    part = numbers.share(added / total if total else None)
+    budgets = fallback_queries.layer_budgets(store, shown.run_ids)
+    limited, unmet = int(budgets["limit_us"].notna().sum()), kinds["unmet"]
+    bounds = [
+        (f"{name} bound over the worst row’s error, median and 95th percentile", _looseness(gaps, key), term)
+        for name, key, term in (("tight", "tight", "tight"), ("paper’s", "paper", "paper_bound"))
+    ]
+    return [
+        ("failed certificates", failed),
+        ("paid for fallback", f"{numbers.micros(added)}, {part} of predicted kernel time", "paid"),
+        (
+            "layers whose plan exceeds Tℓ",
+            f"{int(budgets['over_budget'].sum())} of {limited}" if limited else "no limit",
+            "over_budget",
+        ),
+        (
+            "escalations that Tℓ left no time for",
+            numbers.NOT_MEASURED if unmet.isna().all() else f"{int(unmet.sum()):,}",
+            "unmet",
+        ),
+        *bounds,
+    ]
+
+
+def _looseness(gaps: pd.Series, bound: str) -> str:
+    if numbers.is_missing(gaps[f"{bound}_looseness"]):
+        return numbers.NOT_MEASURED
+    return " and ".join(numbers.times(gaps[f"{bound}_looseness{end}"]) for end in ("", "_p95"))
 
 
 def _kinds_html(kinds: pd.DataFrame) -> str:
@@ -211,32 +166,28 @@ def _shares_card(store: OwnerView, shown: Scope) -> None:
     """A claim's coverage, or the fallbacks, by group over prompts: one prompt says little, so all runs of these weights
     are shown."""
     runs = shown.runs if shown.everything else shown.same
-    runs = runs[runs["confidence"] == shown.run.confidence]
-    names = {
-        **{key: claim.name for key, claim in claims.CLAIMS.items()},
-        claims.FALLBACK: "Dense by fallback",
-    }
+    q = shown.run.confidence
+    runs = runs[runs["confidence"] == q]
+    names = {key: claim.name for key, claim in claims.CLAIMS.items()} | {claims.FALLBACK: "Dense by fallback"}
     claim = switch.chosen("claim", names)
     fell = claim == claims.FALLBACK
-    groups_of = {key: name for key, name in claims.GROUPS.items() if not fell or key in ("domain", "length")}
+    groups_of = {key: name for key, name in claims.GROUPS.items() if not (fell and key == "family")}
     by = switch.chosen("by", groups_of)
     theme, ids, limit = design.current_theme(), list(runs["run_id"]), fallen.limit_of(shown.run)
     here = None if shown.everything else shown.run.run_id
-    q = shown.run.confidence
+    line = (q, f"nominal {numbers.share(q, 0)}")
+    if fell:
+        line = (limit, f"limit {numbers.share(limit, 0)}")
 
     def made() -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
-        coverage = runs if fell else audit_queries.coverage(store, ids)
-        rows = claims.per_prompt(coverage, runs, claim, by)
+        query = fallback_queries.kinds_by_layer if fell else audit_queries.coverage
+        rows = claims.per_prompt(query(store, ids), runs, claim, by)
         groups = prompt_stats.by_group(rows, "group", "value")
-        line = (limit, f"limit {numbers.share(limit, 0)}") if fell else (q, f"nominal {numbers.share(q, 0)}")
         reference = share_figure.Reference(*line)
-        return (
-            rows,
-            groups,
-            {} if groups.empty else share_figure.figure(groups, rows, reference, theme, here),
-        )
+        drawn = {} if groups.empty else share_figure.figure(groups, rows, reference, theme, here)
+        return rows, groups, drawn
 
-    rows, groups, drawn = store.made("shares", [claim, by, here, q, limit, theme.name], made, of=ids)
+    rows, groups, drawn = store.made("shares", [claim, by, here, *line, theme.name], made, of=ids)
     with st.container(border=True, key="card-coverage", gap="xsmall"):
         over = "" if shown.everything else ", all runs of these weights"
         title = (
@@ -261,7 +212,7 @@ def _shares_card(store: OwnerView, shown: Scope) -> None:
             f"{numbers.several(rows['prompt_sha256'].nunique(), 'prompt')}, model "
             f"{shown.run.model}, {share_figure.dots_text(len(rows))} · share of a prompt's units; "
             "diamond: mean over prompts; bar: 95 % interval, resampled by prompt · source: "
-            f"{'run' if fell else 'audit'}",
+            f"{'head_choice' if fell else 'audit'}",
             groups,
             "coverage",
             chart="audit-coverage",

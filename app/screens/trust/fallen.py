@@ -10,7 +10,7 @@ import streamlit as st
 
 from routesparse.app.shell import navigate, view, way_back
 from routesparse.app.shell.scope import Scope
-from routesparse.app.ui import design, exports, glossary, layer_words, numbers, states, tables
+from routesparse.app.ui import design, exports, glossary, layer_words, numbers, tables
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import fallback_queries, queries
@@ -37,38 +37,37 @@ def share(kinds: pd.DataFrame, kind: str, column: str) -> float:
     return float(kinds.loc[kinds["kind"] == kind, column].sum() / total) if total else 0.0
 
 
-def problems(shown: Scope, kinds: pd.DataFrame, certificates: pd.DataFrame) -> None:
+def problems(shown: Scope, kinds: pd.DataFrame, certificates: pd.DataFrame) -> list[str]:
     """What ran uncertified, and a rate of fallbacks above the limit. certificates: rows of layer_certificates."""
+    found, terms = [], glossary.TERMS
     if certificates["uncertified"].any():
         told = layer_words.uncertified(certificates, certificates["uncertified"], shown.everything)
-        states.problem(told, [glossary.TERMS["uncertified_layers"]])
+        found.append(f"{told}. {terms['uncertified_layers']}")
     missed = int(kinds["uncertified"].sum())
     if missed:
         told = numbers.uncertified(missed, int(kinds["units"].sum()))
-        states.problem(told, [glossary.TERMS["uncertified"], "Raise Tℓ, or choose the policy certified."])
+        found.append(f"{told}. {terms['uncertified']} Raise Tℓ, or choose the policy certified.")
     rate, limit, own = share(kinds, "dense by fallback", "units"), limit_of(shown.run), _own_limit(shown.run)
-    if rate <= limit:
-        return
-    lines = [
-        "The paper calls a high fallback rate a failure, not a safe result: quality is kept, the speedup is lost.",
-        "Lower τ layer or the price, so that the first plan reaches its layer’s certificate; or accept dense "
-        "attention for such prompts."
-        if len(certificates)
-        else "Raise λ or choose a calibration of this domain, so that fewer candidates are tested in vain; "
-        "allow larger budgets; or accept dense attention for such prompts.",
-    ]
-    if own != limit and not shown.everything:
-        # The verdict stands right above.
-        lines.insert(
-            0,
-            "This is judged by the limit set below; the verdict above by the run’s own limit, "
-            f"{numbers.share(own, 0)}.",
+    if rate > limit:
+        found.append(
+            f"Failure: {numbers.share(rate)} of the units became dense by fallback, the limit is "
+            f"{numbers.share(limit, 0)}. The paper calls a high fallback rate a failure, not a safe result: quality is "
+            "kept, the speedup is lost. "
+            + (
+                "Lower τ layer or the price, so that the first plan reaches its layer’s certificate; or accept dense "
+                "attention for such prompts."
+                if len(certificates)
+                else "Raise λ or choose a calibration of this domain, so that fewer candidates are tested in vain; "
+                "allow larger budgets; or accept dense attention for such prompts."
+            )
+            # The verdict stands right above.
+            + (
+                f" The verdict above judges by the run’s own limit, {numbers.share(own, 0)}."
+                if own != limit and not shown.everything
+                else ""
+            )
         )
-    states.problem(
-        f"Failure: {numbers.share(rate)} of the units became dense by fallback, the limit is "
-        f"{numbers.share(limit, 0)}",
-        lines,
-    )
+    return found
 
 
 def card(store: OwnerView, shown: Scope, total: int, uncertified: int) -> None:

@@ -1,8 +1,7 @@
-"""Pictures of the page Trust: errors and masses against their bounds, residuals, how each layer's units ended."""
+"""Pictures of the page Trust: errors and masses against their bounds, residuals, errors by layer."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -17,9 +16,6 @@ from routesparse.engine.store import frames
 MOST_DRAWN = 600  # more of them hide one another, and each costs the browser
 _HEIGHT = 340
 _NAMES = {"bound_paper": "paper's bound", "bound_tight": "tight bound", "audited_mass": "audited mass"}
-_UNCERTIFIED = "ran uncertified"
-_WIDTH, _NARROW = 0.55, 0.25  # of a layer's bar, and of the one beside it
-_HATCHES = {"dense by fallback": "", "expanded": "/", "dense by the router": "."}
 UNIT = ["run_id", "layer", "head", "segment", "batch_index"]
 
 
@@ -113,74 +109,6 @@ def forward_figure(errors: pd.DataFrame, theme: design.Theme) -> dict[str, Any]:
     y_axis = plot.linear("relative error", 0, float(values.max()) * 1.06 or 1.0, most=4)
     bars = plot.bars(at.tolist(), color, "layer {0}\n{1}", told)
     return plot.chart(replace(x_axis, grid=False), y_axis, [bars], 220, theme)
-
-
-def _kind_colors(theme: design.Theme) -> dict[str, str]:
-    """A colour per kind: the one that costs speed stands out."""
-    return {
-        "dense by fallback": theme.warn,
-        "expanded": theme.accent,
-        "dense by the router": theme.pattern("dense"),
-    }
-
-
-def layers_figure(layers: pd.DataFrame, theme: design.Theme) -> dict[str, Any]:
-    """Stacked bars, a colour and a hatch a kind; beside them who ran uncertified.
-
-    layers: ``layer``, ``kind``, ``share``, ``units``, ``kernel_us``, ``uncertified``.
-    """
-    marks = []
-    stacked: Counter[int] = Counter()
-    for kind, color in _kind_colors(theme).items():
-        at, told = [], []
-        for row in frames.rows(layers[layers["kind"] == kind].dropna(subset=["share"])):
-            bottom = stacked[row.layer]
-            stacked[row.layer] += row.share
-            at.append([row.layer - _WIDTH / 2, row.layer + _WIDTH / 2, bottom, bottom + row.share])
-            part = f"{numbers.share(row.share)} of units"
-            units = f"{numbers.several(int(row.units), 'unit')}, predicted {numbers.micros(row.kernel_us)}"
-            told.append([row.layer, kind, part, units])
-        marks.append(plot.bars(at, color, "layer {0} · {1}\n{2}\n{3}", told, _HATCHES[kind]))
-    missed = layers.groupby("layer").agg(units=("uncertified", "sum"), of=("units", "sum"))
-    missed = missed[missed["units"] > 0]
-    if len(missed):
-        # Uncertified is no fifth kind: an expanded unit may be one, so its bar stands beside the stack.
-        start = missed.index + _WIDTH / 2
-        beside = [start, start + _NARROW, np.zeros(len(missed)), missed["units"] / missed["of"]]
-        told = [
-            [row.layer, _UNCERTIFIED, int(row.units), numbers.several(int(row.of), "unit")]
-            for row in frames.rows(missed.reset_index())
-        ]
-        red = theme.levels["red"]
-        marks.append(
-            plot.bars(np.column_stack(beside).tolist(), red, "layer {0} · {1}\n{2} of {3}", told, "x")
-        )
-    first, last = int(layers["layer"].min()), int(layers["layer"].max())
-    x_axis = plot.linear("layer", first - 0.5, last + 0.5, most=16, least_step=1)
-    top = max([*stacked.values(), *(missed["units"] / missed["of"])], default=0.0)
-    y_axis = plot.linear("share of units", 0, top * 1.12 or 1.0, percent=True)
-    return plot.chart(replace(x_axis, grid=False), y_axis, marks, 280, theme)
-
-
-def layers_legend(theme: design.Theme, limit: float, uncertified: bool) -> str:
-    """HTML of the kinds, each with its colour and hatch; uncertified: whether any unit ran so.
-
-    The limit is said and not drawn: it is for one of the kinds, by count, and for all layers together.
-    """
-    marks = {"": "", "/": "▨", ".": "⁙"}
-    items = [
-        f'<span><i style="background:{color};color:{theme.panel}">{marks[_HATCHES[kind]]}</i>{kind}</span>'
-        for kind, color in _kind_colors(theme).items()
-    ]
-    if uncertified:
-        red = theme.levels["red"]
-        items.append(
-            f'<span><i style="background:{red};color:{theme.panel}">✕</i>{_UNCERTIFIED}, of units</span>'
-        )
-    items.append(
-        f"<span>limit for dense by fallback: {numbers.share(limit, 0)} of all layers’ units together</span>"
-    )
-    return f'<div class="rs-legend">{"".join(items)}</div>'
 
 
 def residual_bins(residual: pd.Series, bins: int = 40) -> pd.DataFrame:

@@ -71,13 +71,18 @@ def _draw(store: OwnerView, shown: Scope, kinds: pd.DataFrame) -> None:
     paid = fallback_queries.paid_by_layer(store, shown.run_ids)
     certificates = fallback_queries.layer_certificates(store, shown.run_ids)
     audited = not coverage.empty
+    problems = fallen.problems(shown, kinds, certificates)
     if not shown.everything:
-        st.html(f'<div class="rs-sub">{escape(certified(shown.run, kinds, certificates))}</div>')
+        executed_error = coverage["executed_error"].max() if audited else float("nan")
+        told = escape(certified(shown.run, kinds, certificates, executed_error))
+        for word in ("Certified", "Not certified"):
+            told = told.replace(word, f"<b>{word}</b>")
+        st.html(f'<div class="rs-sub">{told}</div>')
         _answer(shown.run)
-    fallen.problems(shown, kinds, certificates)
-    if not shown.everything:
-        _notes(shown.run, coverage["executed_error"].max() if audited else float("nan"))
-    _kpis(coverage, gaps, kinds)
+        problems = _void(shown.run, executed_error) + problems
+    if problems:
+        states.problem("What speaks against it", problems)
+    _kpis(coverage, gaps, kinds, certificates)
     fallen.card(store, shown, int(paid["events"].sum()), int(kinds["uncertified"].sum()))
     units = None
     if audited:
@@ -95,17 +100,22 @@ def _draw(store: OwnerView, shown: Scope, kinds: pd.DataFrame) -> None:
     opened = st.expander("Details", key="details", on_change="rerun", bind="query-params")
     if opened.open:
         with opened:
-            details.draw(store, shown, coverage, gaps, units, kinds, paid, certificates)
+            details.draw(store, shown, coverage, gaps, units, kinds, paid)
 
 
-def certified(run: RunRow, kinds: pd.DataFrame, certificates: pd.DataFrame) -> str:
-    """In one sentence what is certified of what; in another what is not."""
+def certified(run: RunRow, kinds: pd.DataFrame, certificates: pd.DataFrame, executed_error: float) -> str:
+    """In one sentence what is certified of what; in another what is not.
+
+    certificates: rows of layer_certificates; executed_error: the largest found, NaN where nothing was compared.
+    """
     units, stored = int(kinds["units"].sum()), kinds["kind"].isin(("kept", "expanded"))
     if units < run.units:
         return (
             f"{run.units - units:,} of {run.units:,} decisions are not stored: nothing is said of the others."
         )
     sparse = int(kinds.loc[stored, "units"].sum())
+    if deviates(executed_error, run.dtype):
+        return "Not certified: this run’s output, which is not that of the plan that was certified."
     if not sparse:
         return "All heads read every key: there is nothing to certify."
     level = numbers.share(run.confidence, 0)
@@ -165,45 +175,44 @@ def _answer(run: RunRow) -> None:
     st.html(f'<div class="rs-sub"><b>Answer check</b>: {escape(told)}.</div>')
 
 
-def _notes(run: RunRow, executed_error: float) -> None:
-    """What limits the claims of this run: a kernel that wrote something else, drift, a calibration used by force.
-
-    executed_error: the run's largest, NaN where nothing was compared.
-    """
+def _void(run: RunRow, executed_error: float) -> list[str]:
+    """What limits the claims of this run: a kernel that wrote something else, drift, a calibration used by force."""
+    found = []
     if deviates(executed_error, run.dtype):
-        states.problem(
-            "The kernel’s output is not that of the chosen plan",
-            [
-                f"One row lies {executed_error:.1e} from the one that the audit rebuilt, relative to the values "
-                f"it read; rounding in {run.dtype} explains at most {EXECUTED_TOLERANCE[run.dtype]:.0e}.",
-                "The claims below are about the chosen plan, not about this output. Do not use it.",
-            ],
+        found.append(
+            f"The kernel’s output is not that of the chosen plan: one row lies {executed_error:.1e} from the one that "
+            f"the audit rebuilt, relative to the values it read; rounding in {run.dtype} explains at most "
+            f"{EXECUTED_TOLERANCE[run.dtype]:.0e}. The claims below are about the plan, not about this output. Do not "
+            "use it."
         )
     if run.drift_alarm:
-        states.problem(
-            "Drift alarm: this prompt does not look like the calibration's prompts",
-            [
-                f"Only {numbers.share(run.drift_p)} of the calibration prompts of {run.calibration} have attention "
-                f"statistics as unusual as this one's (distance {numbers.mass(run.drift_distance, 1)}). The conformal "
-                "claim holds for prompts like the calibration's, so do not rely on it here.",
-                "The in-prompt certificate and the row statement do not depend on the calibration and still hold.",
-            ],
+        found.append(
+            f"Drift alarm: only {numbers.share(run.drift_p)} of the calibration prompts of {run.calibration} have "
+            f"attention statistics as unusual as this one's (distance {numbers.mass(run.drift_distance, 1)}). Do not "
+            "rely on the conformal claim here. The in-prompt certificate and the row statement do not depend on the "
+            "calibration and still hold."
         )
     if run.calibration_mismatch:
-        states.problem(
-            "The calibration does not fit this run",
-            [f"It was used all the same, as asked: {run.calibration_mismatch}. The conformal claim is void."],
+        found.append(
+            f"The calibration does not fit this run, and was used all the same, as asked: {run.calibration_mismatch}. "
+            "The conformal claim is void."
         )
+    return found
 
 
-def _kpis(coverage: pd.DataFrame, gaps: pd.Series, kinds: pd.DataFrame) -> None:
+def _kpis(coverage: pd.DataFrame, gaps: pd.Series, kinds: pd.DataFrame, certificates: pd.DataFrame) -> None:
     rows, units = int(coverage["audit_rows"].sum()), int(kinds["units"].sum())
     audited = len(coverage) > 0
     violations = f"{int(coverage['violations'].sum()):,}" if audited else numbers.NOT_MEASURED
     fell = int(kinds.loc[kinds["kind"] == "dense by fallback", "units"].sum())
     share = numbers.share(fallen.share(kinds, "dense by fallback", "units"))
+    missed, layers = int(kinds["uncertified"].sum()), int(certificates["uncertified"].sum())
+    uncertified = (f"{missed:,}", f"of {units:,} units")
+    if layers:
+        value = numbers.several(layers, "layer")
+        uncertified = (value, f"of {len(certificates):,}, and {missed:,} of {units:,} units")
     boxes = [
-        ("Uncertified", f"{int(kinds['uncertified'].sum()):,}", f"of {units:,} units", "uncertified"),
+        ("Uncertified", *uncertified, "uncertified"),
         ("Dense by fallback", share, numbers.several(fell, "unit"), "fallback"),
         ("Output error", numbers.mass(gaps["mean_error"], 4), "relative, mean over audited units", "error"),
         ("Worst row", numbers.mass(gaps["max_error"], 3), "relative error of one row", "error"),

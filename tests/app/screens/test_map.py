@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from routesparse.app.screens.routing_map import map_figure, map_legend, prompt_card, sprite_figure
+from routesparse.app.screens.routing_map import map_figure, map_legend, sprite_figure
 from routesparse.app.shell.access import access
 from routesparse.app.shell.view import METRICS
 from routesparse.app.ui import design, numbers, reason_words
@@ -26,12 +26,6 @@ RUN = "3f9a1c20d4e5b678"
 def text_of(page) -> str:
     assert not page.exception
     return " ".join(str(element.proto.body) for element in page.get("html"))
-
-
-def shown_text(page):
-    """What stands in the block that shows the prompt's text."""
-    (block,) = re.findall(r'<pre class="rs-block"[^>]*>(.*?)</pre>', text_of(page), re.DOTALL)
-    return block
 
 
 def sparse(record):
@@ -58,9 +52,7 @@ def test_a_head_opens_with_reason_probe_candidates_claims_text_and_other_runs(
     assert "map?run=d4e5b678&amp;layer=2&amp;head=3&amp;segment=0" in html, "its other segment"
     assert "map?run=00001111&amp;layer=2&amp;head=3&amp;segment=1" in html, "the same head elsewhere"
     assert 'href="trust?run=d4e5b678"' in html
-    assert "whose executed plan reads a key block" in html and "not recorded" not in html
-    assert "ledger of the harbour" in shown_text(page)
-    assert html.count("ledger of the harbour") == shown_text(page).count("ledger of the harbour")
+    assert "text?run=d4e5b678&amp;layer=2&amp;head=3&amp;scope=all" in html
     assert not page.get("plotly_chart") and not page.markdown
 
 
@@ -239,13 +231,11 @@ def test_mask_of_the_choice_is_shown_and_the_address_names_another(filled, recor
     assert page.query_params["mask"] == "none" and "reads no key" not in text_of(page)
 
 
-def test_a_run_without_masks_says_so_and_still_has_its_text(home, record, open_page):
+def test_a_run_without_masks_says_so(home, record, open_page):
     bare = tuple(replace(p, masks=None, mask_columns=None, mask_pool=None) for p in record.probes)
     bundle.write_bundle(replace(record, probes=bare), home / "spool")
-    page = open_page("routing_map", run=RUN, layer="1", head="1")
-    html = text_of(page)
-    assert "is not stored for this run" in html and '<div class="rs-unknown">not recorded' in html
-    assert "ledger" in shown_text(page), "the text is still there"
+    html = text_of(open_page("routing_map", run=RUN, layer="1", head="1"))
+    assert "is not stored for this run" in html
 
 
 def test_the_margin_names_a_limit_where_there_is_one_and_segments_where_there_are_several():
@@ -419,20 +409,11 @@ def test_the_sprite_is_one_png_of_the_probes_colors(stored):
 
 def test_what_the_browser_draws_is_json_without_nan(stored):
     run, unit = queries.run(stored, RUN), queries.Unit(RUN, 1, 1, 0)
-    readers = pd.DataFrame({"key_block": [0, 4], "blocks": 4, "heads_share": [0.1, np.nan], "heads": 4})
     heatmap, candidates = queries.probe_full(stored, unit), queries.candidates(stored, unit)
     for theme in (design.LIGHT, design.DARK):
         for chart in (
             charts.scatter(queries.candidates(stored, unit), run.gate_threshold, run.tau, theme),
             charts.scatter(queries.candidates(stored, unit), None, run.tau, theme),
-            prompt_card.readers_figure(readers, theme, 64, 4),
             probe.figure(heatmap, theme, 64, 300, masks.overlay(heatmap, candidates, 64, 0, 20)),
         ):
             json.dumps(chart, allow_nan=False)
-
-
-def test_unknown_readers_are_grey_and_the_picked_block_is_no_part_of_saved_pictures():
-    readers = pd.DataFrame({"key_block": [0, 4], "blocks": 4, "heads_share": [0.1, np.nan], "heads": 4})
-    bars, picked = prompt_card.readers_figure(readers, design.LIGHT, 64, 4)["marks"]
-    assert bars["color"][1] == design.LIGHT.null and bars["told"][1][1] == "read by the dense tail alone"
-    assert picked["ring"] and picked["at"] == bars["at"][1:]

@@ -130,9 +130,7 @@ def test_trust_tells_layers_from_heads_and_sets_layers_beside_their_truth(stored
     page = open_page("trust", run=RUN, details="true")
     html = text_of(page)
     of_layers = sum(event.scope == "layer" for event in priced.fallbacks)
-    raised = sum(bool(row.raised) for row in priced.layers)
     assert f"of which {of_layers:,} of heads that climbed with their layer" in html
-    assert "Raised layers" in html and f"{raised} of 4" in html
     assert set(page.dataframe[0].value["of"]) <= {"head", "layer"}
     assert "Certificates of the layers" in html and "safety floor" in html
     assert "0 of 4 with several segments have one below the least bound" in html

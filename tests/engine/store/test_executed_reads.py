@@ -1,4 +1,4 @@
-"""Which share of heads reads a block, against a count by hand over a run small enough to write down. No GPU."""
+"""Which share of rows read a block, against a count by hand over a run small enough to write down. No GPU."""
 
 from __future__ import annotations
 
@@ -63,27 +63,31 @@ def take_in(factory, store, home):
     return write
 
 
+def reads(view):
+    """Of both heads, or of none: shares [heads, cells], KV blocks in a cell."""
+    units, shares, pool = executed_reads.unit_shares(view.bundle(RUN), 0, 0, BLOCK)
+    assert len(units) == len(shares)
+    return shares, pool
+
+
 def test_share_is_of_the_masks_that_ran(take_in):
-    found = executed_reads.block_readers(take_in(), RUN, 0)
+    shares, pool = reads(take_in())
     # Head 0: block 0 is read by two rows of three, block 1 by all three, block 2 by one of two, block 3 by its own.
-    sparse = np.array([2 / 3, 1, 1 / 2, 1])
-    np.testing.assert_allclose(found["heads_share"], (sparse + 1) / 2)
-    assert found["key_block"].tolist() == [0, 1, 2, 3] and set(found["heads"]) == {2}
+    np.testing.assert_allclose(shares, [[2 / 3, 1, 1 / 2, 1], [1, 1, 1, 1]])
+    assert pool == 1
 
 
 def test_tail_is_not_counted_and_what_only_it_reads_is_unknown(take_in):
-    found = executed_reads.block_readers(take_in(body=192), RUN, 0)
-    np.testing.assert_allclose(found["heads_share"], [(1 / 2 + 1) / 2, 1, 1, np.nan])
+    np.testing.assert_allclose(reads(take_in(body=192))[0], [[1 / 2, 1, 1, np.nan], [1, 1, 1, np.nan]])
 
 
 def test_run_without_masks_is_not_recorded(take_in):
     """Never 0: nobody measured it."""
-    view = take_in(masks=None, mask_columns=None, mask_pool=None)
-    assert executed_reads.block_readers(view, RUN, 0).empty
+    assert len(reads(take_in(masks=None, mask_columns=None, mask_pool=None))[0]) == 0
 
 
 def test_pooled_cells_keep_their_width(take_in):
     two = probe_masks.pack(np.zeros((4, len(POSITIONS), 2), np.uint8)).tobytes()
-    found = executed_reads.block_readers(take_in(masks=two, mask_columns=2, mask_pool=2), RUN, 0)
-    assert found["key_block"].tolist() == [0, 2] and set(found["blocks"]) == {2}
-    np.testing.assert_allclose(found["heads_share"], [1, 1])
+    shares, pool = reads(take_in(masks=two, mask_columns=2, mask_pool=2))
+    np.testing.assert_allclose(shares, [[1, 1], [1, 1]])
+    assert pool == 2

@@ -85,8 +85,9 @@ def test_an_older_run_answers_from_the_masks_of_its_probe(record, keep):
     view = keep(replace(record, block_reads=(), worst_rows=()))
     shares = block_shares(view, record.run.run_id, 0)
     assert shares.source == "probe" and shares.lost is shares.mass is None
-    readers = executed_reads.block_readers(view, record.run.run_id, 0)
-    mean = np.repeat(readers["heads_share"].to_numpy(), int(readers["blocks"].iloc[0]))
+    run = record.run
+    _, of_units, pool = executed_reads.unit_shares(view.bundle(run.run_id), 0, 0, run.block_k)
+    mean = np.repeat(np.nanmean(of_units, 0), pool)
     np.testing.assert_allclose(np.nanmean(shares.reads[..., :20], (0, 1)), mean[:20], rtol=1e-5)
 
 
