@@ -22,6 +22,14 @@ if TYPE_CHECKING:
     from routesparse.engine.method.latency import LatencyProfile
     from routesparse.engine.models.load import LoadedModel
 
+_WISHES = (
+    "audit",
+    "measure_dense",
+    "check_answer",
+    "keep_text",
+    "domain",
+    "force",
+)  # as analyze_prompt has them
 AnalyzePrompt = Callable[..., RunRecord]  # engine/analyze.py's analyze_prompt
 
 
@@ -53,11 +61,7 @@ class Asked:
     def digest(self) -> str:
         """Hex digits, the same for the same model, calibration and settings. Errors: ModelError, CalibrationError."""
         values = {
-            **{
-                field.name: getattr(self, field.name)
-                for field in dataclasses.fields(self)
-                if field.name not in ("model", "config", "calibration", "tuned_price", "rope")
-            },
+            **{name: getattr(self, name) for name in (*_WISHES, "own_segment", "profile")},
             "model": revision_of(resolve(self.model)[0]),
             "rope": None if self.rope is None else self.rope.text,
             "config": self.config.to_dict(),
@@ -107,14 +111,9 @@ class Analyst:
             self.config,
             calibration=self._calibration,
             profile=profile or asked.profile,
-            audit=asked.audit,
-            measure_dense=asked.measure_dense,
-            check_answer=asked.check_answer,
-            keep_text=asked.keep_text,
-            domain=asked.domain,
-            force=asked.force,
+            tuned_price=self._target,
             run_id=run_id,
             graphs=graphs,
             progress=progress,
-            tuned_price=self._target,
+            **{name: getattr(asked, name) for name in _WISHES},
         )

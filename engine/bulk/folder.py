@@ -250,10 +250,7 @@ def _earlier(out: Path) -> dict[str, Path]:
 
 
 def _read(bundle: Path | None) -> tuple[Path, RunRecord] | None:
-    """An earlier run; None where there is none, or it is damaged and has to be made again.
-
-    One that is gone from the spool has been taken in by the dashboard meanwhile.
-    """
+    """An earlier run; None where there is none, or it is damaged and has to be made again."""
     for path in () if bundle is None else (bundle, paths.bundles() / bundle.name):
         try:
             return path, read_bundle(path)

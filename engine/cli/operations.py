@@ -189,14 +189,13 @@ def metrics(
     ] = False,
 ) -> None:
     """Serve /metrics for Prometheus, /live and /ready, until Ctrl-C: numbers only, no names, no prompts."""
-    from routesparse.engine.operations import endpoint
-    from routesparse.engine.operations.metrics import text
+    from routesparse.engine.operations import metrics as of_home
 
     if ready:
-        found = endpoint.problems(paths.home())
+        found = of_home.problems(paths.home())
         print("\n".join(found or ["ready"]))
         raise typer.Exit(1 if found else 0)
     if once:
-        print(text(paths.home()), end="")
+        print(of_home.text(paths.home()), end="")
         return
-    endpoint.serve(paths.home(), address, port)
+    of_home.serve(paths.home(), address, port)

@@ -38,9 +38,8 @@ def worker(
     Exit code 2 when the job queue can't be opened: starting again would not help. Exit code 1 when it was deleted, or
     when its server can't be reached.
     """
-    from routesparse.engine.jobs.analysis import WarmAnalysis, WarmModel
+    from routesparse.engine.jobs.analysis import WarmAnalysis, WarmModel, WarmPreparation
     from routesparse.engine.jobs.database import QueueAwayError, QueueGoneError
-    from routesparse.engine.jobs.preparation import WarmPreparation
     from routesparse.engine.jobs.signals import GRACE_S
     from routesparse.engine.jobs.worker import run_worker
 
@@ -90,9 +89,9 @@ def calibrate(
     request: CalibrateRequest, loaded: LoadedModel, documents: Sequence[PromptText], progress: Progress
 ) -> Calibration:
     """What a job of kind "calibrate" makes. Errors: InputError, and those of make_calibration."""
+    from routesparse.engine.calibrate.fit import Recipe, cut_folds
     from routesparse.engine.calibrate.measure import make_calibration
     from routesparse.engine.calibrate.prompts import tokenized
-    from routesparse.engine.calibrate.recipe import Recipe, cut_folds
 
     if request.most_tokens > loaded.max_tokens:
         raise InputError(

@@ -73,6 +73,23 @@ def read_bounded(path: str | Path, most_bytes: int, *, follow_links: bool = True
     return content
 
 
+def sync(path: Path) -> None:
+    """Flush a file's content, or a folder's entries, to the disk. Errors: OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """Write a new file, for this user only, and flush it to the disk. Errors: OSError."""
+    with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as handle:
+        handle.write(content)
+        handle.flush()
+        os.fsync(handle.fileno())
+
+
 def read_json(path: Path, most_bytes: int) -> Any:
     """The value of a JSON file. Errors: OSError, ValueError for too many values, those of ``schema.from_json``."""
     return from_json(few_values(read_bounded(path, most_bytes).decode("utf-8")))

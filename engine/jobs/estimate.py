@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from routesparse.engine.jobs.job import Job
 from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest
 from routesparse.engine.jobs.queue import JobQueue
-from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.jobs.request import Request, RunRequest
 
 NEIGHBOURS = 5
 FARTHEST = 16.0  # times longer or shorter: beyond it a past job says nothing
@@ -37,37 +38,35 @@ def job_estimate(
 
     runs: only jobs that made one of these, such as those of one device; None: all.
     """
-    past = []
-    for job in queue.jobs(["done"]):
-        asked = json.loads(job.request_json)
-        if (
-            job.kind != request.kind
-            or job.started_at is None
-            or job.finished_at is None
-            or (runs is not None and job.run_id not in runs)
-        ):
-            continue
-        if all(asked.get(name) == getattr(request, name) for name in _SAME_KIND):
-            past.append((job.prompt_bytes, job.finished_at - job.started_at))
+    past = [
+        (job.prompt_bytes, seconds)
+        for job, seconds in _done(queue, request.kind)
+        if (runs is None or job.run_id in runs) and _alike(job, request, _SAME_KIND)
+    ]
     return scaled(past, prompt_bytes)
 
 
 def preparation_estimate(queue: JobQueue, request: ProfileRequest | CalibrateRequest) -> Estimate | None:
     """The same for measuring a profile or calibrating this model; None where none has run. Errors: StoreError."""
-    past = []
-    for job in queue.jobs(["done"]):
-        if job.kind != request.kind or job.started_at is None or job.finished_at is None:
-            continue
-        asked = type(request).from_json(job.request_json)
-        if asked.model == request.model and _alike(asked, request):
-            past.append((_work(asked), job.finished_at - job.started_at))
+    names = ("model", "quick") if isinstance(request, ProfileRequest) else ("model",)
+    past = [
+        (_work(type(request).from_json(job.request_json)), seconds)
+        for job, seconds in _done(queue, request.kind)
+        if _alike(job, request, names)
+    ]
     return scaled(past, _work(request))
 
 
-def _alike(one: ProfileRequest | CalibrateRequest, other: ProfileRequest | CalibrateRequest) -> bool:
-    return not isinstance(one, ProfileRequest) or (
-        isinstance(other, ProfileRequest) and one.quick == other.quick
-    )
+def _done(queue: JobQueue, kind: str) -> Iterator[tuple[Job, float]]:
+    """The owner's done jobs of a kind, and the seconds that each took."""
+    for job in queue.jobs(["done"]):
+        if job.kind == kind and job.started_at is not None and job.finished_at is not None:
+            yield job, job.finished_at - job.started_at
+
+
+def _alike(job: Job, request: Request, names: Sequence[str]) -> bool:
+    asked = json.loads(job.request_json)
+    return all(asked.get(name) == getattr(request, name) for name in names)
 
 
 def _work(request: ProfileRequest | CalibrateRequest) -> int:

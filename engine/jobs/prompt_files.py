@@ -13,7 +13,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from routesparse.engine.errors import PromptError, StoreError
-from routesparse.engine.files.plain_files import read_bounded
+from routesparse.engine.files.plain_files import read_bounded, sync, write_synced
 from routesparse.engine.prompts.text import MAX_FILE_BYTES
 
 ORPHAN_SECONDS = 3600.0  # a file is written before its row: only old ones without a row are leftovers
@@ -32,16 +32,12 @@ class PromptFiles:
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
-                descriptor = os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-                with open(descriptor, "wb") as handle:
-                    handle.write(content)
-                    handle.flush()
-                    os.fsync(handle.fileno())
+                write_synced(partial, content)
                 os.rename(partial, self._file(job_id))
             except OSError:
                 partial.unlink(missing_ok=True)
                 raise
-            _sync(self.folder)
+            sync(self.folder)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise StoreError(
@@ -90,11 +86,3 @@ class PromptFiles:
             return time.time() - file.stat().st_mtime
         except FileNotFoundError:
             return 0.0
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

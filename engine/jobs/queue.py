@@ -241,10 +241,7 @@ class JobQueue(OwnerJobs):
         self.prompts.sweep(names, {row["id"] for row in rows}, needed)
 
     def _end(self, claim: Claim, state: State, **told: str | None) -> None:
-        """End a job in this state with what is told of it, by column.
-
-        To repeat it is harmless: the answer to the first may have been lost. Errors: LeaseLostError, QueueBusyError.
-        """
+        """End a job with what is told of it, by column. Harmless to repeat: the first answer may have been lost."""
         values = (state, *told.values())
         change = ", ".join(f"{column} = ?" for column in ("state", *told))
         cleared = "worker = NULL, lease_until = NULL, finished_at = ?"

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from routesparse.engine import paths, shared_folder
 from routesparse.engine.errors import BundleError, StoreError
+from routesparse.engine.files.plain_files import sync
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.rows import RunRecord
 from routesparse.engine.store import bundle
@@ -69,11 +70,7 @@ def home_of(queue: JobQueue, run_id: str) -> Path:
 def flush_home(folder: Path) -> None:
     """Flush what lies under a folder of ``home_of`` to the disk, before the job is said to be done."""
     for path in folder.rglob("*"):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(path)
 
 
 def publish(queue: JobQueue, run_id: str) -> None:
@@ -127,7 +124,7 @@ def _move_home(folder: Path, home: Path) -> None:
             target = home / file.relative_to(folder)
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(file, target)
-            bundle.sync_folder(target.parent)
+            sync(target.parent)
 
 
 def publish_finished(queue: JobQueue) -> None:

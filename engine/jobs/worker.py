@@ -32,8 +32,7 @@ from routesparse.engine.jobs.signals import Flag, leaving_in_time, stopped_by_si
 from routesparse.engine.prompts.text import decode_prompt, is_panic
 
 if TYPE_CHECKING:
-    from routesparse.engine.jobs.analysis import Analyze, CompileAhead, Report
-    from routesparse.engine.jobs.preparation import Prepare
+    from routesparse.engine.jobs.analysis import Analyze, CompileAhead, Prepare, Report
 
 Describe = Callable[[], presence.Device]
 
@@ -222,10 +221,7 @@ class _Worker:
         return isinstance(error, QueuePlaceError)
 
     def _work(self, claim: Claim) -> str | None:
-        """Leave the staged result of this attempt, and name it unless it is a run.
-
-        Errors: Interrupted, QueuePlaceError, and everything that a job raises.
-        """
+        """Leave the staged result of this attempt, and name it unless it is a run."""
         self._queue.check_place()  # it was asked before the claim; without its prompt the job would fail
         heart = Heartbeat(
             self._queue, claim, self._stop, self._log, lease_s=self._lease_s, beat_s=self._beat_s
@@ -283,12 +279,7 @@ class _Worker:
         return "job_failed"
 
     def _patiently(self, write: Callable[..., None], *values: object) -> None:
-        """Repeat a write of the queue while it is locked or its disk is full, until the worker has to stop.
-
-        One line in the log per outage.
-
-        Errors: LeaseLostError; StoreError when the worker stops first: the lease then runs out by itself.
-        """
+        """Repeat a write of the queue while it is locked or its disk is full, until the worker has to stop."""
         missed = False
         while True:
             try:

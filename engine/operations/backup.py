@@ -133,9 +133,9 @@ def restore(source: Path, home: Path, *, replace: bool = False) -> tuple[Backup,
         if at.shared is not None:
             kept = "the home is as it was, what is shared may hold a part of the backup; call it again"
         if at.shared is not None:
-            from routesparse.engine.scale import restoring
+            from routesparse.engine.scale.moving import hand_over
 
-            restoring.hand_over(partial, at)
+            hand_over(partial, at)
         if before is not None:
             home.rename(before)
         elif home.exists():

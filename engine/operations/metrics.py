@@ -1,4 +1,4 @@
-"""Metrics of a home in Prometheus' text format.
+"""Metrics of a home in Prometheus' text format, and the small server of ``routesparse metrics``.
 
 Read at each scrape: the queue, the folders, and what the web process last wrote about its runs (store/overview.py),
 since nobody else may open the database. Numbers only: no name of a prompt, a person or a run.
@@ -6,16 +6,19 @@ since nobody else may open the database. Numbers only: no name of a prompt, a pe
 
 from __future__ import annotations
 
+import errno
 import json
-from collections.abc import Iterator
+import socketserver
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from routesparse.engine import paths
-from routesparse.engine.errors import StoreError
+from routesparse.engine.errors import ConfigError, InputError, StoreError
 from routesparse.engine.files.plain_files import read_bounded
 from routesparse.engine.jobs import opening
 from routesparse.engine.jobs.queue import JobQueue
@@ -25,6 +28,8 @@ from routesparse.engine.store.bundle import REJECTED
 JOB_STATES = ("queued", "running", "done", "failed", "cancelled")
 BUCKETS_S = (1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 FOLDERS = ("bundles", "spool", "trash", "prompts")
+LEAST_FREE_BYTES = 256 << 20
+_PLAIN = "text/plain; charset=utf-8"
 _MOST_BYTES = 1 << 16
 _OVERVIEW_GAUGES = {
     "units": "Routed units (head, layer, segment) of all stored runs",
@@ -142,3 +147,81 @@ def _runs(home: Path) -> Iterator[Metric]:
 
 def _gauge(name: str, about: str, value: float) -> Metric:
     return GaugeMetricFamily(f"routesparse_{name}", about, value=value)
+
+
+def problems(home: Path) -> list[str]:
+    """Why a job submitted now would not be run, in words without names; empty: ready."""
+    if not opening.exists(home):
+        return ["no queue yet: start the dashboard and a worker"]
+    found = []
+    try:
+        queue = JobQueue(home)
+        try:
+            workers = queue.workers()
+        finally:
+            queue.close()
+    except (StoreError, ConfigError) as error:
+        return [f"the queue can't be read ({type(error).__name__})"]
+    if not workers:
+        found.append("no worker lives: start one with `routesparse worker`")
+    try:
+        if free_bytes(home) < LEAST_FREE_BYTES:
+            found.append(f"less than {LEAST_FREE_BYTES >> 20} MiB free")
+    except StoreError:
+        found.append("the folder that jobs write to is not there")
+    return found
+
+
+def application(home: Path) -> Callable[..., Iterable[bytes]]:
+    """The WSGI application: 200 or 503, in plain text; 404 for every other path."""
+
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        kind, status, body = _PLAIN, "200 OK", "ok\n"
+        path = environ.get("PATH_INFO")
+        if path == "/ready":
+            found = problems(home)
+            if found:
+                status, body = "503 Service Unavailable", "".join(f"{line}\n" for line in found)
+        elif path == "/metrics":
+            try:
+                kind, body = CONTENT_TYPE_LATEST, text(home)
+            except (StoreError, ConfigError) as error:
+                kind, status, body = _PLAIN, "503 Service Unavailable", f"{type(error).__name__}\n"
+        elif path != "/live":
+            status, body = "404 Not Found", "/metrics, /live or /ready\n"
+        content = body.encode()
+        start_response(status, [("Content-Type", kind), ("Content-Length", str(len(content)))])
+        return [content]
+
+    return answer
+
+
+class _Server(socketserver.ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _Quiet(WSGIRequestHandler):
+    timeout = 10  # seconds for a client to say what it wants
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Scrapes come every few seconds; nothing is logged."""
+
+
+def server(home: Path, address: str, port: int) -> WSGIServer:
+    """A bound server. Errors: InputError for an address or a port that can't be had."""
+    try:
+        return make_server(address, port, application(home), server_class=_Server, handler_class=_Quiet)
+    except (OSError, OverflowError) as error:
+        taken = getattr(error, "errno", None) == errno.EADDRINUSE
+        why = "is in use" if taken else f"can't be had ({error})"
+        raise InputError(f"port {port} of {address} {why}; pass another --port or --address") from error
+
+
+def serve(home: Path, address: str, port: int) -> None:
+    """Serve until Ctrl-C. Errors: InputError."""
+    with server(home, address, port) as running:
+        print(f"http://{address}:{running.server_port}/metrics (Ctrl-C stops)", flush=True)
+        try:
+            running.serve_forever()
+        except KeyboardInterrupt:
+            return

@@ -74,10 +74,9 @@ def prune(
         queue.forget(jobs)
         if at.lake is not None:
             from routesparse.engine.scale.ducklake import LakeStore
-            from routesparse.engine.scale.upkeep import compact as compact_lake
 
             assert isinstance(store, LakeStore)
-            compact_lake(store)
+            store.compact()
     finally:
         store.close()
         queue.close()

@@ -167,10 +167,7 @@ def connected(address: str) -> Any:
 
 
 def _check_answers(address: str) -> None:
-    """Ask the head from a process that can be ended: Ray's own call waits for ever where nothing answers.
-
-    Errors: InputError.
-    """
+    """Ask the head from a process that can be ended: Ray's own call waits for ever where nothing answers."""
     command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=CONNECT_S)

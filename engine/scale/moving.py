@@ -12,21 +12,26 @@ import os
 import shutil
 import uuid
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from routesparse.engine.errors import StoreError
+from routesparse.engine.errors import InputError, StoreError
+from routesparse.engine.operations.places import Places
 from routesparse.engine.progress import Progress, no_progress
+from routesparse.engine.scale.ducklake import LakeStore
 from routesparse.engine.store import bundle
 from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.opening import open_lake
 from routesparse.engine.store.tables import FACT_TABLES, HEADS, OF_CERTIFICATES
 
 _AT_ONCE = 16  # runs a transaction
 _OF_RUNS = (*HEADS, *FACT_TABLES, *OF_CERTIFICATES, "run_summary")
 # Tables without run_key, and what makes a row of theirs the same in both stores.
+_STORE = "routesparse.duckdb"
 _NAMED = 5  # of what differs, in a message
 _LABEL = "run_id, owner, name, notes, tags, pinned"
 _BESIDE = {"ingested_bundle": ("bundle_id",), "run_label": ("run_id", "owner"), "trashed_run": ("run_id",)}
@@ -92,20 +97,19 @@ def copy_rows(source: Readable, target: Store) -> None:
 
 def check_settled(source: Store, spool: Path) -> None:
     """Errors: StoreError where finished runs are not in the tables yet: a copy would leave them behind."""
-    rejected = spool / bundle.REJECTED
-    waiting = [path.name for path in _visible(spool) if path.name != bundle.REJECTED]
+    rejected, known = spool / bundle.REJECTED, source.run_ids()
+    waiting = [path.name for path in _visible(spool) if path != rejected]
     refused = [path.name for path in _visible(rejected) if path.suffix != ".txt"]
-    known = source.run_ids()
     unlisted = [path.name for path in _visible(source.bundles) if path.name not in known]
-    for names, place, what in (
-        (waiting, spool, "start the dashboard of this store once"),
-        (unlisted, source.bundles, "start the dashboard of this store once"),
-        (refused, rejected, "discard them on its page Runs, or move them elsewhere"),
+    for names, place, cure in (
+        (waiting, spool, "Start the dashboard of this store once"),
+        (unlisted, source.bundles, "Start the dashboard of this store once"),
+        (refused, rejected, "Discard them on its page Runs, or move them elsewhere"),
     ):
         if names:
             raise StoreError(
                 f"{place} holds {len(names)} that the store has no rows of ({_some(names)}); nothing was copied. "
-                f"{what[0].upper()}{what[1:]}, then copy again"
+                f"{cure}, then copy again"
             )
 
 
@@ -119,20 +123,15 @@ def _some(names: Sequence[str]) -> str:
 
 def _check_same(source: Store, target: Store) -> None:
     """Errors: StoreError for what a person changed in one store only: which of the two counts nobody here can know."""
-    differ = [f"run {run} (deleted in one of them)" for run in sorted(_half_deleted(source, target))]
     mine, theirs = _labels(source), _labels(target)
-    known = source.run_ids()
-    differ += [
-        f"run {key[0]} (name, notes, tags or pin)"
-        for key in sorted(theirs, key=str)
-        if theirs[key] != mine.get(key) and (key in mine or key[0] in known)
-    ]
-    pinned = {key[1]: key[0] for key, values in mine.items() if values[-1]}
-    differ += [
-        f"run {key[0]} (pinned, and so is {pinned[key[1]]})"
-        for key in sorted(theirs, key=str)
-        if theirs[key][-1] and pinned.get(key[1], key[0]) != key[0]
-    ]
+    known, pinned = source.run_ids(), {key[1]: key[0] for key, values in mine.items() if values[-1]}
+    differ = [f"run {run} (deleted in one of them)" for run in sorted(_half_deleted(source, target))]
+    for key in sorted(theirs, key=str):
+        (run, owner), (*_, pin) = key, theirs[key]
+        if theirs[key] != mine.get(key) and (key in mine or run in known):
+            differ.append(f"run {run} (name, notes, tags or pin)")
+        elif pin and pinned.get(owner, run) != run:
+            differ.append(f"run {run} (pinned, and so is {pinned[owner]})")
     if differ:
         raise StoreError(
             f"the stores differ in {len(differ)}: {_some(differ)}; nothing was copied. Make them the same on page Runs "
@@ -145,8 +144,8 @@ def _half_deleted(source: Store, target: Store) -> set[str]:
     found = set()
     for one, other in ((source, target), (target, source)):
         there = {digest: run for run, (_, digest) in _stored(other).items()}
-        sql = "SELECT bundle_id FROM ingested_bundle WHERE deleted_at IS NOT NULL"
-        found |= {there[digest] for (digest,) in one.rows(sql) if digest in there}
+        gone = one.rows("SELECT bundle_id FROM ingested_bundle WHERE deleted_at IS NOT NULL")
+        found |= {there[digest] for (digest,) in gone if digest in there}
         found |= {run for (run,) in one.rows("SELECT run_id FROM trashed_run")} & set(there.values())
     return found
 
@@ -154,9 +153,7 @@ def _half_deleted(source: Store, target: Store) -> set[str]:
 def _labels(store: Readable) -> dict[tuple[str, str | None], tuple]:
     """(run id, owner) -> name, notes, tags and whether it is pinned."""
     rows = store.rows(f"SELECT {_LABEL} FROM run_label")
-    return {
-        (run, owner): (name, notes, tuple(tags), pinned) for run, owner, name, notes, tags, pinned in rows
-    }
+    return {(run, owner): (name, notes, tuple(tags), pin) for run, owner, name, notes, tags, pin in rows}
 
 
 def _stored(store: Readable) -> dict[str, tuple[int, str]]:
@@ -237,3 +234,62 @@ def _compare_rows(source: Readable, target: Store, wanted: dict[str, tuple[int, 
                     f"run {run} has other rows of {table} in the target; keep the source, delete the run in the target "
                     "and copy again"
                 )
+
+
+def hand_over(partial: Path, at: Places) -> None:
+    """Bring runs and waiting bundles of a restored home, which is not in its place yet, to what several hosts share.
+
+    What was brought stays where a later step fails, and the same command goes on from there.
+    Errors: InputError for a lake that holds other runs; StoreError; OSError.
+    """
+    if at.lake is not None:
+        if (partial / _STORE).exists():
+            with closing(Store(partial / _STORE)) as kept, closing(open_lake(at.lake)) as lake:
+                _check_alone(kept, lake, partial)
+                copy_store(kept, lake)
+                _hand_on(kept, partial / "bundles", at.spool)
+        for name in ("bundles", "trash"):
+            shutil.rmtree(partial / name, ignore_errors=True)
+        for file in partial.glob(f"{_STORE}*"):
+            file.unlink()
+    if at.shared is not None:
+        at.spool.mkdir(parents=True, exist_ok=True)
+        _move_visible(partial / "spool", at.spool)
+        _move_visible(partial / "spool" / bundle.REJECTED, at.spool / bundle.REJECTED)
+
+
+def _hand_on(kept: Store, bundles: Path, spool: Path) -> None:
+    """Bundles that the backup caught between spool and rows go into the spool; deleted ones are in the trash too."""
+    listed = kept.run_ids()
+    for path in sorted(bundles.glob("[!.]*")):
+        if path.name not in listed and not (kept.trash / path.name).exists():
+            copy_folder(path, spool / path.name)
+
+
+def _check_alone(kept: Store, lake: LakeStore, partial: Path) -> None:
+    """Errors: InputError for a lake with runs that the backup lacks: it would be neither this one nor that."""
+    sql = "SELECT run_id FROM stored JOIN ingested_bundle USING (bundle_id, run_id) WHERE origin <> 'sample'"
+    # Bundles without rows a dashboard may have taken in since this was tried before.
+    waiting = {path.name for name in ("bundles", "spool") for path in (partial / name).glob("[!.]*")}
+    known = kept.run_ids() | {path.name for path in kept.trash.iterdir()} | waiting
+    there = {run for (run,) in lake.rows(sql)} | {path.name for path in lake.trash.iterdir()}
+    if others := sorted(there - known):
+        raise InputError(
+            f"the lake holds {len(others)} runs that the backup lacks ({others[0]}, for instance); nothing was "
+            "restored. Restore into a new database and shared folder and, where it is set, another "
+            "ROUTESPARSE_LAKE; or unset ROUTESPARSE_STORE, restore into a file, "
+            "and add its runs with `routesparse store --to lake`"
+        )
+
+
+def _move_visible(source: Path, target: Path) -> None:
+    """Bundles, and the notes beside rejected ones; what is there already stays."""
+    for path in sorted(source.glob("[!.]*")):
+        if path.name == bundle.REJECTED:
+            continue
+        target.mkdir(exist_ok=True)
+        if path.is_dir():
+            copy_folder(path, target / path.name)
+            shutil.rmtree(path)
+        elif not (target / path.name).exists():
+            shutil.move(path, target / path.name)

@@ -26,15 +26,6 @@ from typing import TYPE_CHECKING, Any
 from routesparse.engine import shared_folder
 from routesparse.engine.errors import ConfigError, StoreError
 from routesparse.engine.jobs import database
-from routesparse.engine.jobs.database import (
-    QueueAwayError,
-    QueueBusyError,
-    QueueFullError,
-    QueueGoneError,
-    QueuePlaceError,
-    QueueUncertainError,
-    Row,
-)
 from routesparse.engine.scale import postgres
 
 if TYPE_CHECKING:
@@ -104,7 +95,7 @@ class PostgresQueue:
                 self._connection.close()
             self._connection = None
 
-    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[database.Row]:
         with self._lock, self._clear_errors():
             return list(self._asked(sql, values).fetchall())
 
@@ -133,7 +124,7 @@ class PostgresQueue:
     def check_place(self) -> None:
         file = self._place / IDENTITY
         if not shared_folder.holds(file, self._token):
-            raise QueuePlaceError(
+            raise database.QueuePlaceError(
                 f"{file} is not there or another queue's; is the shared folder mounted? Check ROUTESPARSE_SHARED, "
                 "which must be the folder that this queue was made with"
             )
@@ -148,10 +139,7 @@ class PostgresQueue:
             return self._connection.execute(_translated(sql), [_storable(value) for value in values])
 
     def _asked(self, sql: str, values: Sequence[Any] = ()) -> Any:
-        """One statement. Outside of a transaction it is asked again where the connection was cut meanwhile.
-
-        Errors: psycopg.Error, QueueAwayError.
-        """
+        """One statement. Outside of a transaction it is asked again where the connection was cut meanwhile."""
         connection = self._connected()
         again = connection.info.transaction_status == self._psycopg.pq.TransactionStatus.IDLE
         try:
@@ -194,7 +182,7 @@ class PostgresQueue:
                 self._undo(connection)
                 raise
             self.close()
-            raise QueueUncertainError(
+            raise database.QueueUncertainError(
                 "the connection to PostgreSQL was cut while the job queue confirmed a change; it was made, or nothing "
                 "was changed. Look at page Jobs before you ask for it again"
             ) from error
@@ -224,11 +212,13 @@ class PostgresQueue:
             self.close()
             return _unreachable(error)
         if error.sqlstate in _BUSY:
-            return QueueBusyError("the job queue is in use by another process; try again in a moment")
+            return database.QueueBusyError(
+                "the job queue is in use by another process; try again in a moment"
+            )
         if error.sqlstate == _FULL:
-            return QueueFullError("the disk of PostgreSQL is full; free space there and retry")
+            return database.QueueFullError("the disk of PostgreSQL is full; free space there and retry")
         if error.sqlstate in _GONE:
-            return QueueGoneError(
+            return database.QueueGoneError(
                 f"the job queue's tables (schema {_SCHEMA}) were deleted while they were in use; restore them, or "
                 "start again to begin with an empty queue"
             )
@@ -249,14 +239,14 @@ class PostgresQueue:
         self._token = str(about["token"])
         self.check_place()
 
-    def _about(self) -> Row | None:
+    def _about(self) -> database.Row | None:
         """The queue's version and the token of its folder; None where there is no queue yet."""
         # Not to_regclass: inside a transaction it does not see what another process has just made.
         sql = "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = ? AND tablename = 'about'"
         found = self.rows("SELECT version, token FROM about") if self.rows(sql, (_SCHEMA,)) else []
         return found[0] if found else None
 
-    def _begin(self, connection: PostgresQueue._Inside) -> Row:
+    def _begin(self, connection: PostgresQueue._Inside) -> database.Row:
         """Make the tables, and mark the folder that goes with them."""
         token = secrets.token_hex(16)
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_SCHEMA}")
@@ -322,20 +312,20 @@ def _for_postgres(script: str) -> str:
     return re.sub(r"\bREAL\b", "DOUBLE PRECISION", re.sub(r"\bINTEGER\b", "BIGINT", plain))
 
 
-def _unreachable(error: psycopg.Error) -> QueueAwayError:
+def _unreachable(error: psycopg.Error) -> database.QueueAwayError:
     """What the server itself says, such as of a password or a missing database, is told; an address is not."""
     said = re.search(r"FATAL:\s+(.*)", str(error))
     if said and _PASSING.search(said[1]):
-        return QueueAwayError(
+        return database.QueueAwayError(
             f"PostgreSQL takes no connection for the job queue now ({said[1][:_MOST_CHARACTERS]}); nothing was "
             "changed. Try again in a moment"
         )
     if said:
-        return QueueAwayError(
+        return database.QueueAwayError(
             f"PostgreSQL refuses the job queue ({said[1][:_MOST_CHARACTERS]}); nothing was changed. Correct "
             f"{VARIABLE}, or put the password into ~/.pgpass or PGPASSWORD"
         )
-    return QueueAwayError(
+    return database.QueueAwayError(
         f"PostgreSQL, which keeps the job queue, can't be reached; nothing was changed. Start it, or correct {VARIABLE}"
     )
 

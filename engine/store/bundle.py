@@ -121,12 +121,12 @@ def write_bundle(record: RunRecord | CertificateRecord, directory: Path) -> Path
                     f"{PROBE_LIMIT_BYTES // 2**20} MB; pool its columns further before writing"
                 )
             name = f"{table}.parquet"
-            _write_synced(temporary / name, content)
+            plain_files.write_synced(temporary / name, content)
             digest = hashlib.sha256(content).hexdigest()
             files[name] = {"sha256": digest, "bytes": len(content), "rows": len(rows)}
         manifest = json.dumps(_manifest(run, files), indent=2, sort_keys=True) + "\n"
-        _write_synced(temporary / MANIFEST, manifest.encode())
-        sync_folder(temporary)
+        plain_files.write_synced(temporary / MANIFEST, manifest.encode())
+        plain_files.sync(temporary)
         publish(temporary, target)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -164,19 +164,12 @@ def read_certificate(path: Path) -> CertificateRecord:
 
 def verify_bundle(path: Path) -> Manifest:
     """Check every file against the manifest and every table against the schema. Errors: BundleError."""
-    manifest, _ = _verified(Path(path))
-    return manifest
+    return verified_tables(path)[0]
 
 
 def read_tables(path: Path) -> dict[str, pa.Table]:
     """The verified tables of a bundle by name. Errors: BundleError."""
-    _, data = _verified(Path(path))
-    return data
-
-
-def verified_tables(path: Path) -> tuple[Manifest, dict[str, pa.Table]]:
-    """verify_bundle and read_tables in one pass over the files. Errors: BundleError."""
-    return _verified(Path(path))
+    return verified_tables(path)[1]
 
 
 def read_table(path: Path, table: str) -> pa.Table:
@@ -226,7 +219,7 @@ def copy(path: Path, manifest: Manifest, target: Path) -> None:
     try:
         temporary.mkdir(parents=True)
         for name in (MANIFEST, *manifest.files):
-            _write_synced(temporary / name, _read_file(path, name))
+            plain_files.write_synced(temporary / name, _read_file(path, name))
         if verify_bundle(temporary).digest != manifest.digest:
             raise BundleError(f"{path.name} changed while it was copied; copy it again")
         publish(temporary, target)
@@ -245,16 +238,7 @@ def publish(temporary: Path, target: Path) -> None:
     except OSError as error:
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY) or not target.is_dir():
             raise
-    sync_folder(target.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Flush a folder's entries to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    plain_files.sync(target.parent)
 
 
 def _head(files: Iterable[str]) -> str:
@@ -279,7 +263,9 @@ def _manifest(run: RunRow | CertificateRow, files: dict[str, dict[str, Any]]) ->
     }
 
 
-def _verified(path: Path) -> tuple[Manifest, dict[str, pa.Table]]:
+def verified_tables(path: Path) -> tuple[Manifest, dict[str, pa.Table]]:
+    """``verify_bundle`` and ``read_tables`` in one pass over the files. Errors: BundleError."""
+    path = Path(path)
     manifest = _read_manifest(path)
     data: dict[str, pa.Table] = {}
     size = 0
@@ -368,13 +354,6 @@ def _parquet_bytes(table: str, data: pa.Table) -> bytes:
     dictionary = [field.name for field in data.schema if pa.types.is_string(field.type)]
     pq.write_table(data, buffer, compression="zstd", row_group_size=group, use_dictionary=dictionary)
     return buffer.getvalue()
-
-
-def _write_synced(file: Path, content: bytes) -> None:
-    with open(file, "xb") as handle:
-        handle.write(content)
-        handle.flush()
-        os.fsync(handle.fileno())
 
 
 def _disk_message(error: OSError, consequence: str, folder: Path) -> str:

@@ -6,7 +6,7 @@ Column names are those of engine/certificate_rows.py; NULL (not measured) arrive
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -16,6 +16,8 @@ from routesparse.engine.store import tables
 from routesparse.engine.store.owner_view import OwnerView
 
 _ALL = "SELECT c.* EXCLUDE (bundle_id, owner), p.* EXCLUDE (run_key, scope, batch_index, layer, head, worst_position)"
+Kind = TypeVar("Kind")
+_OF_ONE = "run_key = (SELECT run_key FROM certificate WHERE run_id = ?)"
 _PASS = "FROM certificate c JOIN claim p ON p.run_key = c.run_key AND p.scope = 'pass'"
 
 
@@ -44,9 +46,8 @@ def of_same_prompt(store: OwnerView, run_id: str) -> pd.DataFrame:
 
 def certificate(store: OwnerView, certificate_id: str) -> CertificateRow | None:
     """One certificate by its full id; None if it isn't stored."""
-    names = tables.arrow_schema("certificate").names
-    found = store.rows(f"SELECT {', '.join(names)} FROM certificate WHERE run_id = ?", [certificate_id])
-    return CertificateRow(**dict(zip(names, found[0], strict=True))) if found else None
+    found = _records(store, CertificateRow, "certificate", "run_id = ?", certificate_id)
+    return found[0] if found else None
 
 
 def claims(store: OwnerView, certificate_id: str, scope: str) -> pd.DataFrame:
@@ -62,26 +63,23 @@ def claims(store: OwnerView, certificate_id: str, scope: str) -> pd.DataFrame:
 
 def whole(store: OwnerView, certificate_id: str) -> ClaimRow | None:
     """What is claimed of the whole pass; None for a certificate that isn't stored."""
-    names = tables.arrow_schema("claim").names
-    columns = ", ".join(f'"{name}"' for name in names if name != "run_id")
-    found = store.rows(
-        f"SELECT {columns} FROM claim WHERE scope = 'pass' "
-        "AND run_key = (SELECT run_key FROM certificate WHERE run_id = ?)",
-        [certificate_id],
-    )
-    return ClaimRow(certificate_id, *found[0]) if found else None
+    found = _records(store, ClaimRow, "claim", f"scope = 'pass' AND {_OF_ONE}", certificate_id)
+    return found[0] if found else None
 
 
 def named_rows(store: OwnerView, certificate_id: str) -> list[NamedRow]:
     """The tokens that somebody named, by label and position; none where nothing was named."""
-    names = [name for name in tables.arrow_schema("named_row").names if name != "run_id"]
+    where = f"{_OF_ONE} ORDER BY label, position, batch_index"
+    return _records(store, NamedRow, "named_row", where, certificate_id)
+
+
+def _records(store: OwnerView, kind: type[Kind], table: str, where: str, certificate_id: str) -> list[Kind]:
+    """Rows of a table as its record class."""
+    names = [name for name in tables.arrow_schema(table).names if name != "run_id"]
     columns = ", ".join(f'"{name}"' for name in names)
-    found = store.rows(
-        f"SELECT {columns} FROM named_row WHERE run_key = (SELECT run_key FROM certificate WHERE run_id = ?) "
-        "ORDER BY label, position, batch_index",
-        [certificate_id],
-    )
-    return [NamedRow(certificate_id, *row) for row in found]
+    found = store.rows(f"SELECT {columns} FROM {table} WHERE {where}", [certificate_id])
+    make: Any = kind
+    return [make(run_id=certificate_id, **dict(zip(names, row, strict=True))) for row in found]
 
 
 def newest(store: OwnerView) -> str | None:

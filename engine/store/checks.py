@@ -337,10 +337,7 @@ def _as_asked(
     of_plan: tuple[str, ...],
     of_tolerance: tuple[str, ...],
 ) -> None:
-    """Figures of a plan or a tolerance are there where the certificate has one, and only there.
-
-    Pages and verdicts take NULL for "not asked": a claim that lacks what was asked would pass for one without doubts.
-    """
+    """Figures of a plan or a tolerance are there where the certificate has one, and only there."""
     for asked, names in (("plan", of_plan), ("tolerance", of_tolerance)):
         there = row[asked] is not None
         wanted = f"a figure, as the certificate has a {asked}" if there else f"NULL without a {asked}"

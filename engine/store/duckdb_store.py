@@ -136,27 +136,13 @@ class Store:
         """
         manifest, data = self._verified(path, whole=move)
         with self._alone():
-            known = self.rows("SELECT bundle_id FROM stored WHERE run_id = ?", [manifest.run_id])
-            if known and known[0][0] != manifest.digest:
-                raise BundleError(
-                    f"run {manifest.run_id} is stored already with other contents; delete it first, "
-                    "or write the bundle under a new run id"
-                )
-            place = self.bundles / manifest.run_id
-            if path != place:
-                _bring(path, manifest, place, move=move, keep=bool(known))
-            elif not place.is_dir():  # another process has deleted the run since the bundle was read
-                self.unlisted.pop(manifest.run_id, None)
+            if not self._brought(path, manifest, origin, move=move):
                 return None
-            if known:
-                self.unlisted.pop(manifest.run_id, None)
-                return None
-            self.unlisted[manifest.run_id] = origin
             try:
                 self._insert_all([(manifest, data)], origin)
             except BundleError:
-                if path != place:
-                    _take_back(path, place)
+                if path != self.bundles / manifest.run_id:
+                    _take_back(path, self.bundles / manifest.run_id)
                 self.unlisted.pop(manifest.run_id)
                 raise
             self.unlisted.pop(manifest.run_id)
@@ -164,48 +150,56 @@ class Store:
         return manifest.run_id
 
     def adopt_together(self, paths: Sequence[Path]) -> tuple[list[str], list[Path]]:
-        """Take in new bundles of the spool in one transaction: the run ids, and the folders left for ``adopt``.
+        """Take in bundles of the spool in one transaction: the run ids, and the folders left for ``adopt``.
 
-        What is wrong with a bundle ``adopt`` says, and it clears away one that is stored already. Errors: StoreError.
+        What is wrong with a bundle ``adopt`` says. Errors: StoreError.
         """
         left, found, size = [], [], 0
         for path in paths:
-            if size > MOST_TOGETHER_BYTES:
-                left.append(path)
-                continue
             try:
-                found.append((path, self._verified(path, whole=True)))
+                if size > MOST_TOGETHER_BYTES:
+                    raise BundleError("as much as memory has room for")
+                found.append((path, *self._verified(path, whole=True)))
+                size += sum(table.nbytes for table in found[-1][2].values())
             except BundleError:
                 left.append(path)
-            else:
-                size += sum(table.nbytes for table in found[-1][1][1].values())
         with self._alone():
-            asked = [manifest.run_id for _, (manifest, _) in found]
-            sql = "SELECT run_id FROM stored WHERE list_contains(?::VARCHAR[], run_id)"
-            known = {run_id for (run_id,) in self.rows(sql, [asked])} if asked else set()
-            taken: list[Verified] = []
-            for path, (manifest, data) in found:
-                if manifest.run_id in known:
-                    left.append(path)
-                    continue
+            taken: dict[str, Verified] = {}
+            for path, manifest, data in found:
                 try:
-                    _bring(path, manifest, self.bundles / manifest.run_id, move=True, keep=False)
-                except StoreError:
+                    if manifest.run_id in taken:
+                        left.append(path)
+                    elif self._brought(path, manifest, "spool", move=True):
+                        taken[manifest.run_id] = manifest, data
+                except (BundleError, StoreError):
                     left.append(path)
-                    continue
-                known.add(manifest.run_id)
-                self.unlisted[manifest.run_id] = "spool"
-                taken.append((manifest, data))
             if taken:
                 try:
-                    self._insert_all(taken, "spool")
+                    self._insert_all(list(taken.values()), "spool")
                 # One by one ``adopt`` says what is wrong, also of what nobody thought of.
                 except Exception:  # noqa: BLE001
-                    return [], left + [self.bundles / manifest.run_id for manifest, _ in taken]
+                    return [], left + [self.bundles / run_id for run_id in taken]
                 self._generation += 1
-            for manifest, _ in taken:
-                self.unlisted.pop(manifest.run_id)
-        return [manifest.run_id for manifest, _ in taken], left
+            for run_id in taken:
+                self.unlisted.pop(run_id)
+        return list(taken), left
+
+    def _brought(self, path: Path, manifest: bundle.Manifest, origin: Origin, *, move: bool) -> bool:
+        """Put a bundle's folder into its place; whether its rows are to be inserted. Errors as ``adopt``."""
+        known = self.rows("SELECT bundle_id FROM stored WHERE run_id = ?", [manifest.run_id])
+        if known and known[0][0] != manifest.digest:
+            raise BundleError(
+                f"run {manifest.run_id} is stored already with other contents; delete it first, "
+                "or write the bundle under a new run id"
+            )
+        place = self.bundles / manifest.run_id
+        if path != place:
+            _bring(path, manifest, place, move=move, keep=bool(known))
+        if known or not place.is_dir():  # another process has deleted the run since the bundle was read
+            self.unlisted.pop(manifest.run_id, None)
+            return False
+        self.unlisted[manifest.run_id] = origin
+        return True
 
     # What the store for many processes does in another way (ducklake.py).
 
@@ -304,10 +298,7 @@ class Store:
         return {row[0] for row in self.rows("SELECT run_id FROM stored")}
 
     def _insert_all(self, given: Sequence[Verified], origin: Origin) -> None:
-        """All rows of these bundles in one transaction.
-
-        Errors: BundleError for values that the tables can't hold, StoreError; nothing is inserted then.
-        """
+        """All rows of these bundles in one transaction."""
         names = ", ".join(manifest.run_id for manifest, _ in given)
         with self._cursor() as cursor:
             try:

@@ -85,10 +85,7 @@ class OwnerView:
         of: Sequence[str],
         read: Callable[[], Any],
     ) -> Any:
-        """What ``read`` returns, or returned for this owner and this question.
-
-        What was read of stored runs alone is kept until one is deleted or labelled, all else until the next change.
-        """
+        """What ``read`` returns, or returned for this owner and this question."""
         asked = (self.owner, kind, sql, _hashable(parameters))
         now = self._store.generation, self._store.changes
         self._begun = self._begun or now

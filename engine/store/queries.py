@@ -73,14 +73,6 @@ class Heatmap:
     first_row: int = 0
 
 
-@dataclass(frozen=True)
-class Prompt:
-    """A kept prompt and the character offset at which each KV block begins (one more than blocks)."""
-
-    text: str
-    block_starts: np.ndarray  # int32
-
-
 def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
     """All runs that pass, newest first, with ``speedup``, ``fallback_share``, ``uncertified_units``,
     ``stored_units`` and ``stored_layers`` (fewer than ``units`` and ``layers`` where a routed run lost rows), and for
@@ -383,16 +375,6 @@ def continuation(store: OwnerView, run_id: str, batch_index: int = 0) -> Continu
         of=[run_id],
     )
     return ContinuationRow(run_id, *found[0]) if found else None
-
-
-def prompt(store: OwnerView, run_id: str) -> Prompt | None:
-    """The prompt, where the user kept it."""
-    found = store.rows(
-        "SELECT text, block_starts FROM prompt JOIN run USING (run_key) WHERE run_id = ?",
-        [run_id],
-        of=[run_id],
-    )
-    return Prompt(found[0][0], np.frombuffer(found[0][1], "<i4")) if found else None
 
 
 def _unit_values(store: OwnerView, unit: Unit) -> list[Any]:

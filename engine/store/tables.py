@@ -16,38 +16,24 @@ from typing import Any
 
 import pyarrow as pa
 
+from routesparse.engine import rows as of_run
 from routesparse.engine.certificate_rows import CertificateRecord, CertificateRow, ClaimRow, NamedRow
 from routesparse.engine.errors import BundleError
-from routesparse.engine.rows import (
-    AnswerRow,
-    AuditRow,
-    BlockReadsRow,
-    CandidateScoreRow,
-    ContinuationRow,
-    FallbackEventRow,
-    HeadChoiceRow,
-    LayerRow,
-    ProbeRow,
-    PromptRow,
-    RunRecord,
-    RunRow,
-    WorstRow,
-)
 
 # table name -> (record class, field of RunRecord that holds its rows)
 TABLES: dict[str, tuple[type, str]] = {
-    "run": (RunRow, "run"),
-    "layer_run": (LayerRow, "layers"),
-    "head_choice": (HeadChoiceRow, "choices"),
-    "candidate_score": (CandidateScoreRow, "candidates"),
-    "fallback_event": (FallbackEventRow, "fallbacks"),
-    "audit": (AuditRow, "audits"),
-    "worst_row": (WorstRow, "worst_rows"),
-    "block_reads": (BlockReadsRow, "block_reads"),
-    "probe": (ProbeRow, "probes"),
-    "answer": (AnswerRow, "answers"),
-    "continuation": (ContinuationRow, "continuations"),
-    "prompt": (PromptRow, "prompt"),
+    "run": (of_run.RunRow, "run"),
+    "layer_run": (of_run.LayerRow, "layers"),
+    "head_choice": (of_run.HeadChoiceRow, "choices"),
+    "candidate_score": (of_run.CandidateScoreRow, "candidates"),
+    "fallback_event": (of_run.FallbackEventRow, "fallbacks"),
+    "audit": (of_run.AuditRow, "audits"),
+    "worst_row": (of_run.WorstRow, "worst_rows"),
+    "block_reads": (of_run.BlockReadsRow, "block_reads"),
+    "probe": (of_run.ProbeRow, "probes"),
+    "answer": (of_run.AnswerRow, "answers"),
+    "continuation": (of_run.ContinuationRow, "continuations"),
+    "prompt": (of_run.PromptRow, "prompt"),
 }
 # The same of a certificate, in CertificateRecord.
 CERTIFICATE_TABLES: dict[str, tuple[type, str]] = {
@@ -104,7 +90,7 @@ def of_kind(head: str) -> dict[str, tuple[type, str]]:
     return CERTIFICATE_TABLES if head == "certificate" else TABLES
 
 
-def rows_of(record: RunRecord | CertificateRecord, table: str) -> list[Any]:
+def rows_of(record: of_run.RunRecord | CertificateRecord, table: str) -> list[Any]:
     """The rows of one table; an empty list where the run has none."""
     value = getattr(record, _ALL[table][1])
     if value is None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import secrets
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -61,6 +63,47 @@ def unit_by_unit():
 def factory():
     """The module that makes synthetic runs (store/factory.py)."""
     return _module("engine_store_factory", HERE / "store" / "factory.py")
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    """PostgreSQL's words for a server of this session."""
+    from routesparse.engine.scale import ducklake
+    from tests import own_postgres
+
+    if not ducklake.installed():
+        pytest.skip("DuckLake is not installed; `make ducklake` does it")
+    if own_postgres.programs() is None:
+        pytest.skip("PostgreSQL is not installed")
+    with own_postgres.server() as words:
+        yield words
+
+
+@pytest.fixture(scope="session")
+def empty_lake(postgres, tmp_path_factory):
+    """The shared folder of a lake without runs in the database ``empty``: making one takes seconds, copying it none."""
+    from routesparse.engine.scale.ducklake import PREFIX, LakeStore
+    from tests import own_postgres
+
+    shared = tmp_path_factory.mktemp("empty_lake")
+    LakeStore(PREFIX + own_postgres.new_database(postgres, "empty"), shared, shared).close()
+    return shared
+
+
+@pytest.fixture
+def new_lake(postgres, empty_lake, monkeypatch):
+    """new_lake(shared folder): an empty lake of this test's own, which the environment names; its address."""
+    from routesparse.engine.scale.ducklake import PREFIX
+    from tests import own_postgres
+
+    def made(shared):
+        words = own_postgres.new_database(postgres, f"lake{secrets.token_hex(6)}", like="empty")
+        shutil.copytree(empty_lake / "lake", shared / "lake")
+        monkeypatch.setenv("ROUTESPARSE_STORE", PREFIX + words)
+        monkeypatch.setenv("ROUTESPARSE_SHARED", str(shared))
+        return PREFIX + words
+
+    return made
 
 
 @pytest.fixture(scope="session")

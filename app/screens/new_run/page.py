@@ -54,7 +54,7 @@ def _sized(
 ) -> tuple[PromptText | None, PromptSize | None, list[Problem]]:
     """The part of the prompt that is used, its size for the model, and what is wrong with either."""
     if chosen is None:
-        return None, None, [Problem("No usable prompt yet: choose one on the left.")]
+        return None, None, [Problem("No usable prompt yet: choose one under Prompt.")]
     model, scaling = asked.model, problems.scaling(asked.model, asked.rope)
     try:
         part = _part(chosen, model)

@@ -20,7 +20,7 @@ from routesparse.engine.models.files import offered
 from routesparse.engine.models.token_count import chat
 from routesparse.engine.prompts.jsonl import IN_WORDS, read_rows
 from routesparse.engine.prompts.text import PromptText, clean_label, decode_prompt
-from routesparse.engine.store import queries
+from routesparse.engine.store import queries, word_queries
 
 TAKE = {"all": "All of it", "first": "The first tokens", "last": "The last tokens"}
 TAKE_TOKENS = 4_096
@@ -134,7 +134,7 @@ def _sample() -> tuple[bytes, str] | None:
 def _stored() -> tuple[bytes, str] | None:
     store = access().store
     run_id = queries.resolve(store, st.query_params["from"])
-    run, kept = queries.run(store, run_id), queries.prompt(store, run_id)
+    run, kept = queries.run(store, run_id), word_queries.words(store, run_id)
     if run is None or kept is None:
         st.html(
             '<div class="rs-sub">The text of that run was not kept, only its hash. Its settings are filled in '

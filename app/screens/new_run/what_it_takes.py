@@ -10,12 +10,12 @@ from pathlib import Path
 import pandas as pd
 
 from routesparse.app.shell.access import Access
+from routesparse.app.shell.model_checks import loaded_profile
 from routesparse.app.ui import numbers
 from routesparse.app.ui.error_words import wrong
 from routesparse.engine.errors import InputError
 from routesparse.engine.jobs.estimate import job_estimate, scaled
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.token_count import PromptSize
 from routesparse.engine.profiles.files import stored_for
 from routesparse.engine.profiles.limits import LeastLimit, least_limit
@@ -44,7 +44,7 @@ def outlook(request: RunRequest, size: PromptSize) -> Outlook:
     for file in stored:
         changed_ns = file.stat().st_mtime_ns
         try:
-            found.append((_loaded(file, changed_ns), file, changed_ns))
+            found.append((loaded_profile(file, changed_ns), file, changed_ns))
         except InputError as error:
             problem = (
                 problem
@@ -97,12 +97,6 @@ def _alike(opened: Access, request: RunRequest, routed: bool) -> pd.DataFrame:
 
 
 @cache
-def _loaded(profile: Path, changed_ns: int) -> LatencyProfile:
-    """``changed_ns`` is part of the key. Errors: ProfileError."""
-    return LatencyProfile.load(profile)
-
-
-@cache
 def _break_even(profile: Path, changed_ns: int, heads: int, layers: int) -> int:
     """Tokens; looking for them takes a moment."""
-    return _loaded(profile, changed_ns).break_even_tokens(heads, layers)
+    return loaded_profile(profile, changed_ns).break_even_tokens(heads, layers)

@@ -83,20 +83,6 @@ def test_a_head_that_never_answers_is_told_in_bounded_time(monkeypatch):
             cluster.connected(address)
 
 
-@needs_ray
-def test_nodes_that_all_vanish_end_the_work_with_what_to_do(tmp_path):
-    """Half a minute, most of it Ray's own start. What was done is kept."""
-    command = [sys.executable, HERE / "cluster_vanishes.py", tmp_path]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400, env=environment)
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert "no node of the Ray cluster had room for a process within 10 seconds" in found["told"]
-    assert "each needs 1 CPU of one node" in found["told"] and "add a node" in found["told"]
-    assert len(found["kept"]) >= 6 and len(set(found["kept"])) == len(found["kept"])
-    assert found["waited_s"] < 200
-
-
 class Slow:
     """Ray as the crew knows it, with actors that get no room, or room and never an answer."""
 

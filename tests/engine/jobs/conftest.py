@@ -21,7 +21,7 @@ import pytest
 from routesparse.engine import shared_folder
 from routesparse.engine.jobs.database import QueueBusyError
 from routesparse.engine.jobs.queue import JobQueue
-from routesparse.engine.scale import queue as postgres
+from routesparse.engine.scale.queue import PREFIX
 from tests import own_postgres
 
 HERE = Path(__file__).resolve().parent
@@ -34,24 +34,13 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("home", ["file", "postgres"], indirect=True)
 
 
-@pytest.fixture(scope="session")
-def server():
-    """PostgreSQL's words for a server of this session."""
-    if not postgres.installed():
-        pytest.skip("DuckLake is not installed; `make ducklake` does it")
-    if own_postgres.programs() is None:
-        pytest.skip("PostgreSQL is not installed")
-    with own_postgres.server() as words:
-        yield words
-
-
 @pytest.fixture
 def home(request, tmp_path, monkeypatch):
     """A ROUTESPARSE_HOME of its own, with the queue in its file or, as the shared folder too, on PostgreSQL."""
     monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path))
     if getattr(request, "param", "file") == "postgres":
-        words = own_postgres.new_database(request.getfixturevalue("server"), f"queue{secrets.token_hex(6)}")
-        monkeypatch.setenv("ROUTESPARSE_QUEUE", postgres.PREFIX + words)
+        words = own_postgres.new_database(request.getfixturevalue("postgres"), f"queue{secrets.token_hex(6)}")
+        monkeypatch.setenv("ROUTESPARSE_QUEUE", PREFIX + words)
         monkeypatch.setenv("ROUTESPARSE_SHARED", str(tmp_path))
         shared_folder.mark()
     return tmp_path
@@ -66,11 +55,11 @@ def queue(home):
 
 
 @pytest.fixture
-def shared(server, tmp_path, monkeypatch):
+def shared(postgres, tmp_path, monkeypatch):
     """The folder of all hosts, and a queue's database that the environment names."""
     folder = tmp_path / "shared"
-    words = own_postgres.new_database(server, f"queue{secrets.token_hex(6)}")
-    monkeypatch.setenv("ROUTESPARSE_QUEUE", postgres.PREFIX + words)
+    words = own_postgres.new_database(postgres, f"queue{secrets.token_hex(6)}")
+    monkeypatch.setenv("ROUTESPARSE_QUEUE", PREFIX + words)
     monkeypatch.setenv("ROUTESPARSE_SHARED", str(folder))
     monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "dashboard"))
     shared_folder.mark()

@@ -114,16 +114,6 @@ class TestHosts:
         files = [tmp_path / name / "ran.txt" for name in names]
         return [file.read_text().split() if file.exists() else [] for file in files]
 
-    def test_two_take_forty_jobs_and_do_each_once(self, queue, shared, start, until, tmp_path):
-        ids = [submit(queue) for _ in range(40)]
-        workers = [start(name, once=True, layer_s=0.01, lease_s=30.0) for name in ("a", "b")]
-        for process in workers:
-            assert process.wait(timeout=120) == 0
-        ran = self.ran(tmp_path, "a", "b")
-        assert sorted(ran[0] + ran[1]) == sorted(f"{job_id}-1" for job_id in ids) and all(ran)
-        assert [job.state for job in queue.jobs()] == ["done"] * 40
-        assert visible(shared) == sorted(ran[0] + ran[1]) and queue.unpublished() == []
-
     def test_a_killed_one_s_job_is_done_once_by_the_other(self, queue, shared, start, until, tmp_path):
         job_id = submit(queue)
         killed = start("a", layers=2000, layer_s=0.05)
@@ -205,7 +195,9 @@ class TestSharedFolder:
         assert "job_put_back" in [line["event"] for line in tail(home, job_id)]
 
 
-def test_a_server_that_restarts_meanwhile_loses_no_job_and_repeats_none(server, tmp_path, monkeypatch, fakes):
+def test_a_server_that_restarts_meanwhile_loses_no_job_and_repeats_none(
+    postgres, tmp_path, monkeypatch, fakes
+):
     """One worker in a job, another waits: it goes on with the first when the server is back, then takes the second."""
     with own_postgres.cluster() as data, ExitStack() as served:
         words = served.enter_context(own_postgres.running(data))

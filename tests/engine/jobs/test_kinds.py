@@ -9,11 +9,10 @@ import pytest
 from routesparse.engine.cli.worker import calibrate, measure_profile
 from routesparse.engine.errors import InputError, PromptError
 from routesparse.engine.jobs import staging, worker
-from routesparse.engine.jobs.analysis import WarmModel
+from routesparse.engine.jobs.analysis import WarmModel, WarmPreparation
 from routesparse.engine.jobs.documents import pack, unpack
 from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest, read_request
 from routesparse.engine.jobs.log import tail
-from routesparse.engine.jobs.preparation import WarmPreparation
 from routesparse.engine.jobs.presence import Device
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest

@@ -22,7 +22,7 @@ from routesparse.engine.jobs.database import (
 )
 from routesparse.engine.jobs.queue import JobQueue, _back_in_line
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.operations import endpoint, metrics, places
+from routesparse.engine.operations import metrics, places
 from routesparse.engine.scale import postgres as named
 from routesparse.engine.scale import queue as postgres
 from routesparse.engine.scale.queue import IDENTITY, PREFIX
@@ -90,7 +90,7 @@ class TestAddress:
             "remaining connection slots are reserved for roles with the SUPERUSER attribute",
         ],
     )
-    def test_of_a_server_that_takes_nobody_now_is_not_blamed(self, server, said):
+    def test_of_a_server_that_takes_nobody_now_is_not_blamed(self, shared, said):
         """Scripted: what PostgreSQL says for a moment."""
         told = str(
             postgres._unreachable(postgres._driver().OperationalError(f"connection failed: FATAL:  {said}"))
@@ -211,17 +211,17 @@ class TestOperations:
         assert (told.status, told.detail.split(", shared")[0]) == ("ok", "PostgreSQL, 1 jobs, 1 live workers")
         said = metrics.text(home)
         assert 'routesparse_jobs{state="queued"} 1.0' in said and "routesparse_workers 1.0" in said
-        assert not [problem for problem in endpoint.problems(home) if "worker" in problem]
+        assert not [problem for problem in metrics.problems(home) if "worker" in problem]
 
     def test_count_the_room_of_the_shared_folder_also_without_a_home(
         self, queue, shared, tmp_path, monkeypatch
     ):
         home, asked = tmp_path / "nowhere", []
         assert "routesparse_disk_free_bytes " in metrics.text(home)
-        assert "less than 256 MiB free" not in endpoint.problems(home)
+        assert "less than 256 MiB free" not in metrics.problems(home)
         full = shutil.disk_usage(shared)._replace(free=(256 << 20) - 1)
         monkeypatch.setattr(places.shutil, "disk_usage", lambda folder: asked.append(folder) or full)
-        assert "less than 256 MiB free" in endpoint.problems(home)
+        assert "less than 256 MiB free" in metrics.problems(home)
         assert asked == [shared] and not home.exists()
 
 

@@ -23,16 +23,10 @@ def clock(monkeypatch):
         now = 1_000_000.0
         set_by = 0.0
 
-        def time(self):
-            return self.now
-
-        def monotonic(self):
-            return self.now - self.set_by - 999_000.0
-
     clock = Clock()
     for kind in (SqliteFile, PostgresQueue):
-        monkeypatch.setattr(kind, "now", lambda _: clock.time())
-        monkeypatch.setattr(kind, "lease_clock", lambda _: clock.monotonic())
+        monkeypatch.setattr(kind, "now", lambda _: clock.now)
+        monkeypatch.setattr(kind, "lease_clock", lambda _: clock.now - clock.set_by - 999_000.0)
     return clock
 
 
@@ -43,20 +37,15 @@ def submit(queue, **wishes):
 def test_a_job_waits_runs_and_is_done(queue):
     job_id = submit(queue, label="ledger.txt")
     waiting = queue.job(job_id)
-    expected = ("queued", "ledger.txt", 0, 34)
-    assert (waiting.state, waiting.label, waiting.attempt, waiting.prompt_bytes) == expected
+    assert (waiting.state, waiting.label, waiting.attempt) == ("queued", "ledger.txt", 0)
+    assert waiting.prompt_bytes == len(TEXT) and len(job_id) == 16
     claim = queue.claim("w1")
     assert (claim.job_id, claim.attempt, claim.run_id) == (job_id, 1, f"{job_id}-1")
     assert RunRequest.from_json(claim.request_json).label == "ledger.txt"
     assert queue.heartbeat(claim, progress=("route", 3, 8)) is False
     running = queue.job(job_id)
-    assert (running.state, running.worker, running.stage, running.done, running.total) == (
-        "running",
-        "w1",
-        "route",
-        3,
-        8,
-    )
+    assert (running.state, running.worker) == ("running", "w1")
+    assert (running.stage, running.done, running.total) == ("route", 3, 8)
     queue.finish(claim, claim.run_id)
     done = queue.job(job_id)
     assert (done.state, done.run_id, done.failure, done.ended) == ("done", claim.run_id, None, True)
@@ -67,36 +56,30 @@ def test_the_oldest_job_comes_first_and_positions_count_down(queue):
     first, second, third = (submit(queue) for _ in range(3))
     assert [queue.position(job) for job in (first, second, third)] == [1, 2, 3]
     assert queue.claim("w").job_id == first
-    assert [queue.position(job) for job in (first, second, third)] == [None, 1, 2]
-    assert queue.position("nonesuch") is None
+    assert [queue.position(job) for job in (first, second, third, "nonesuch")] == [None, 1, 2, None]
     assert [job.id for job in queue.jobs()] == [third, second, first]
     assert [job.id for job in queue.jobs(["running"])] == [first]
-    assert len(queue.jobs(limit=2)) == 2
+    assert len(queue.jobs(limit=2)) == 2 and queue.job("nonesuch") is None
 
 
-class TestSubmitRefuses:
-    def test_a_wrong_configuration(self, queue):
-        with pytest.raises(ConfigError):
-            submit(queue, tau=2.0)
-        assert queue.jobs() == []
+@pytest.mark.parametrize("content", [b"", b"  \n", b"\xff\xfe\x00", b"a\0b", b"\xc3("])
+def test_what_is_no_text_is_refused_and_leaves_nothing(queue, content):
+    with pytest.raises(PromptError):
+        queue.submit(RunRequest(), content)
+    with pytest.raises(ConfigError):
+        submit(queue, tau=2.0)
+    assert queue.jobs() == [] == queue.prompts.names()
 
-    @pytest.mark.parametrize("content", [b"", b"  \n", b"\xff\xfe\x00", b"a\0b", b"\xc3("])
-    def test_what_is_no_text(self, queue, content):
-        with pytest.raises(PromptError):
-            queue.submit(RunRequest(), content)
-        assert queue.jobs() == []
-        assert queue.prompts.names() == []
 
-    def test_a_full_disk_and_leaves_nothing(self, queue, monkeypatch):
-        def full(descriptor):
-            raise OSError(28, "No space left on device")
+def test_a_full_disk_refuses_a_job_and_leaves_nothing(queue, monkeypatch):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(os, "fsync", full)
-        with pytest.raises(StoreError, match="disk is full"):
-            submit(queue)
-        monkeypatch.undo()
-        assert queue.jobs() == []
-        assert list(queue.prompts.folder.iterdir()) == []
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreError, match="disk is full"):
+        submit(queue)
+    monkeypatch.undo()
+    assert queue.jobs() == [] == list(queue.prompts.folder.iterdir())
 
 
 class TestPrompts:
@@ -105,42 +88,27 @@ class TestPrompts:
         job_id = queue.submit(RunRequest(label="../../x"), content)
         file = queue.prompts.folder / f"{job_id}.txt"
         assert file.read_bytes() == queue.prompts.read(job_id) == content
-        assert stat.S_IMODE(file.stat().st_mode) == 0o600
-        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+        assert [stat.S_IMODE(path.stat().st_mode) for path in (file, file.parent)] == [0o600, 0o700]
 
-    @pytest.mark.parametrize(
-        ("keep_text", "end", "kept"),
-        [
-            (True, "finish", False),
-            (True, "fail", True),
-            (True, "cancel", True),
-            (False, "finish", False),
-            (False, "fail", False),
-            (False, "cancel", False),
-            (False, "lost", True),
-            (False, "release", True),
-        ],
-    )
-    def test_go_when_nobody_needs_them(self, queue, clock, keep_text, end, kept):
+    @pytest.mark.parametrize("end", ["finish", "fail", "cancelled", "release", "lost"])
+    @pytest.mark.parametrize("keep_text", [True, False])
+    def test_go_when_nobody_needs_them(self, queue, clock, keep_text, end):
         job_id = submit(queue, keep_text=keep_text)
         claim = queue.claim("w")
-        if end == "finish":
-            queue.finish(claim, claim.run_id)
-        elif end == "fail":
-            queue.fail(claim, "model", "no")
-        elif end == "cancel":
-            queue.cancelled(claim)
-        elif end == "release":
-            queue.release(claim)
-        else:
+        if end == "lost":
             clock.now += 60
             queue.requeue_lost()
+        else:
+            getattr(queue, end)(claim, *{"finish": (claim.run_id,), "fail": ("model", "no")}.get(end, ()))
+        kept = end in ("release", "lost") or (keep_text and end != "finish")
         assert (job_id in queue.prompts.names()) is kept
 
-    def test_without_a_row_are_swept_when_old(self, queue, home):
-        kept = submit(queue)
-        queue.prompts.write("abandoned", b"text")
-        queue.prompts.write("justnow", b"text")
+    def test_without_a_row_are_swept_when_old(self, queue):
+        kept, ended = submit(queue), submit(queue)
+        queue.cancel(ended)
+        queue.delete(ended)
+        for name in ("abandoned", "justnow"):
+            queue.prompts.write(name, b"text")
         os.utime(queue.prompts.folder / "abandoned.txt", (0, 0))
         queue.sweep_prompts()
         assert set(queue.prompts.names()) == {kept, "justnow"}
@@ -149,31 +117,31 @@ class TestPrompts:
         job_id = submit(queue, label="again", tau=0.8)
         queue.fail(queue.claim("w"), "out_of_memory", "no")
         again = queue.retry(job_id)
-        assert again != job_id
+        assert again != job_id and queue.prompts.read(again) == TEXT.encode()
         assert queue.job(again).request_json == queue.job(job_id).request_json
-        assert queue.prompts.read(again) == TEXT.encode()
+        queue.prompts.remove(job_id)
+        with pytest.raises(PromptError, match="submit it again"):
+            queue.retry(job_id)
 
 
 class TestCancel:
-    def test_of_a_waiting_job_is_immediate(self, queue):
+    def test_of_a_waiting_job_is_immediate_and_of_an_ended_one_nothing(self, queue):
         job_id = submit(queue)
-        assert queue.cancel(job_id) == "cancelled"
-        assert queue.claim("w") is None
+        assert queue.cancel(job_id) == "cancelled" and queue.claim("w") is None
+        submit(queue)
+        claim = queue.claim("w")
+        queue.finish(claim, claim.run_id)
+        assert queue.cancel(claim.job_id) == "done"
+        with pytest.raises(InputError, match="no job is called"):
+            queue.cancel("nonesuch")
 
     def test_of_a_running_job_asks_its_worker(self, queue):
         job_id = submit(queue)
         claim = queue.claim("w")
-        assert queue.cancel(job_id) == "running"
-        assert queue.job(job_id).cancel_requested
+        assert queue.cancel(job_id) == "running" and queue.job(job_id).cancel_requested
         assert queue.heartbeat(claim) is True
         queue.cancelled(claim)
         assert queue.job(job_id).state == "cancelled"
-
-    def test_of_an_ended_job_changes_nothing(self, queue):
-        job_id = submit(queue)
-        claim = queue.claim("w")
-        queue.finish(claim, claim.run_id)
-        assert queue.cancel(job_id) == "done"
 
     def test_holds_when_the_worker_is_lost_or_leaves(self, queue, clock):
         lost, left = submit(queue), submit(queue)
@@ -187,34 +155,21 @@ class TestCancel:
         assert queue.job(lost).state == queue.job(left).state == "cancelled"
         assert queue.job(lost).finished_at == clock.now
 
-    def test_of_an_unknown_job(self, queue):
-        with pytest.raises(InputError, match="no job is called"):
-            queue.cancel("nonesuch")
-
 
 class TestLeases:
-    def test_a_lost_job_goes_back_to_its_place(self, queue, clock):
+    @pytest.mark.parametrize("jump_s", [0.0, 3600.0, -3600.0])
+    def test_a_lost_job_goes_back_to_its_place_however_a_clock_is_set(self, queue, clock, jump_s):
         first, second = submit(queue), submit(queue)
         queue.claim("w1", 30)
-        clock.now += 29
-        assert queue.requeue_lost() == []
+        clock.now += jump_s + 29
+        clock.set_by += jump_s
+        assert queue.requeue_lost() == [] and queue.held() and not queue.of("a" * 32).held()
         clock.now += 2
-        assert queue.requeue_lost() == [first]
+        assert not queue.held() and queue.requeue_lost() == [first]
         job = queue.job(first)
         assert (job.state, job.attempt, job.losses, job.worker, job.stage) == ("queued", 1, 1, None, None)
         assert [queue.position(job) for job in (first, second)] == [1, 2]
         assert queue.claim("w2").attempt == 2
-
-    @pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
-    def test_a_clock_that_is_set_neither_ends_nor_prolongs_a_lease(self, queue, clock, jump_s):
-        job_id = submit(queue)
-        queue.claim("w", 30)
-        clock.now += jump_s
-        clock.set_by += jump_s
-        clock.now += 29
-        assert queue.requeue_lost() == []
-        clock.now += 2
-        assert queue.requeue_lost() == [job_id]
 
     def test_a_lease_from_before_the_machine_s_last_start_has_run_out(self, queue, clock):
         job_id = submit(queue)
@@ -222,11 +177,11 @@ class TestLeases:
         clock.set_by += 900.0  # the clock begins anew; the worker's lock file may be missing, as in a backup
         assert queue.requeue_lost() == [job_id]
 
-    def test_a_heartbeat_renews_the_lease(self, queue, clock):
+    def test_a_heartbeat_renews_the_lease_also_late_while_nobody_took_the_job(self, queue, clock):
         submit(queue)
         claim = queue.claim("w", 30)
-        for _ in range(5):
-            clock.now += 20
+        for wait_s in (20, 20, 20, 100):
+            clock.now += wait_s
             queue.heartbeat(claim, 30)
         assert queue.requeue_lost() == []
 
@@ -238,8 +193,7 @@ class TestLeases:
             queue.requeue_lost()
         job = queue.job(job_id)
         assert (job.state, job.failure.kind, job.losses) == ("failed", "worker_lost", 3)
-        assert "worker lost: 3 workers" in job.failure.message
-        assert "stage 'route'" in job.failure.message
+        assert "worker lost: 3 workers" in job.failure.message and "stage 'route'" in job.failure.message
 
     def test_leaving_in_good_order_is_no_loss(self, queue):
         job_id = submit(queue)
@@ -249,8 +203,7 @@ class TestLeases:
         assert (job.state, job.losses, job.attempt) == ("queued", 0, MAX_LOSSES + 2)
 
     @pytest.mark.parametrize("then", ["waits", "runs again", "has ended"])
-    @pytest.mark.parametrize("write", ["heartbeat", "finish", "fail", "cancelled", "release"])
-    def test_a_worker_that_lost_its_lease_changes_nothing(self, queue, clock, write, then):
+    def test_a_worker_that_lost_its_lease_changes_nothing(self, queue, clock, then):
         job_id = submit(queue)
         stale = queue.claim("w1", 30)
         clock.now += 31
@@ -260,10 +213,11 @@ class TestLeases:
         if then == "has ended":
             queue.finish(fresh, fresh.run_id)
         before = queue.job(job_id)
-        arguments = {"finish": (stale.run_id,), "fail": ("model", "no")}.get(write, ())
-        with pytest.raises(LeaseLostError):
-            getattr(queue, write)(stale, *arguments)
-        assert queue.job(job_id) == before
+        for write in ("heartbeat", "finish", "fail", "cancelled", "release"):
+            arguments = {"finish": (stale.run_id,), "fail": ("model", "no")}.get(write, ())
+            with pytest.raises(LeaseLostError):
+                getattr(queue, write)(stale, *arguments)
+            assert queue.job(job_id) == before
 
     def test_a_job_ends_once(self, queue):
         submit(queue)
@@ -271,20 +225,15 @@ class TestLeases:
         queue.finish(claim, claim.run_id)
         before = queue.job(claim.job_id)
         queue.finish(claim, claim.run_id)  # harmless: the answer to the first may have been lost
-        for again in (
-            lambda: queue.finish(claim, "another"),
-            lambda: queue.fail(claim, "model", "no"),
-            lambda: queue.cancelled(claim),
-        ):
+        for name, arguments in (("finish", ("another",)), ("fail", ("model", "no")), ("cancelled", ())):
             with pytest.raises(LeaseLostError):
-                again()
+                getattr(queue, name)(claim, *arguments)
         assert queue.job(claim.job_id) == before
 
 
 def test_many_threads_never_get_the_same_job(home):
     queues = [JobQueue(home, busy_timeout_s=60) for _ in range(4)]
-    expected = {submit(queues[0]) for _ in range(40)}
-    claimed = []
+    expected, claimed = {submit(queues[0]) for _ in range(40)}, []
 
     def work(queue):
         while (claim := queue.claim("w")) is not None:
@@ -297,8 +246,7 @@ def test_many_threads_never_get_the_same_job(home):
         thread.join()
     for queue in queues:
         queue.close()
-    assert len(claimed) == 40
-    assert set(claimed) == expected
+    assert len(claimed) == 40 and set(claimed) == expected
 
 
 def test_workers_are_seen_until_they_say_goodbye(queue, clock):
@@ -309,32 +257,16 @@ def test_workers_are_seen_until_they_say_goodbye(queue, clock):
     claim = queue.claim("w1")
     clock.now += 5
     queue.heartbeat(claim)
-    assert [(worker.id, worker.seen_at - worker.started_at) for worker in queue.workers()] == [
-        ("w1", 10),
-        ("w2", 0),
-    ]
+    seen = [(worker.id, worker.seen_at - worker.started_at) for worker in queue.workers()]
+    assert seen == [("w1", 10), ("w2", 0)]
     queue.goodbye("w1")
-    assert [worker.id for worker in queue.workers()] == ["w2"]
     clock.now += 54
     assert [worker.id for worker in queue.workers()] == ["w2"]
     clock.now += 10
-    assert queue.workers() == [], (
-        "one that this home knows nothing of, and that is silent, does not count as alive"
-    )
+    assert queue.workers() == [], "this home knows nothing of it, and it is silent"
     clock.now += 2 * 24 * 3600
     queue.seen("w3")
-    assert [worker.id for worker in queue.workers()] == ["w3"]
     assert [row["id"] for row in queue._database.rows("SELECT id FROM worker")] == ["w3"]
-
-
-def test_a_job_is_held_while_its_lease_runs(queue, clock):
-    submit(queue)
-    assert not queue.held()
-    queue.claim("w", 30)
-    clock.now += 29
-    assert queue.held() and not queue.of("a" * 32).held()
-    clock.now += 2
-    assert not queue.held()
 
 
 def test_only_an_ended_and_handed_over_job_is_deleted(queue):

@@ -79,12 +79,6 @@ def test_cancelling_a_sweep_ends_what_waits_asks_what_runs_and_leaves_what_is_do
     assert queue.job(alone).state == "queued"
 
 
-def test_cancelling_drops_prompts_that_were_not_to_be_kept(queue):
-    requests = sweep.with_values(RunRequest(keep_text=False), "budget", ["0.5", None])
-    queue.cancel_sweep(queue.submit_sweep(requests, TEXT))
-    assert queue.prompts.names() == []
-
-
 def test_another_s_sweep_is_like_one_that_does_not_exist(queue):
     sweep_id = queue.of(ANN).submit_sweep(of_prices(0.5, 0.1), TEXT)
     for owner in (BOB, None):

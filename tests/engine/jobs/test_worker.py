@@ -156,20 +156,20 @@ def test_memory_that_ran_out_behind_a_model_error_is_told(queue, work):
 
 
 def test_a_disk_that_fills_while_the_bundle_is_written(queue, home, work, monkeypatch):
-    write = bundle._write_synced
+    write = bundle.plain_files.write_synced
 
     def full(file, content):
         if file.name == "audit.parquet":
             raise OSError(errno.ENOSPC, "No space left on device")
         write(file, content)
 
-    monkeypatch.setattr(bundle, "_write_synced", full)
+    monkeypatch.setattr(bundle.plain_files, "write_synced", full)
     job_id = submit(queue)
     work()
     job = queue.job(job_id)
     assert (job.failure.kind, "the disk is full" in job.failure.message) == ("disk_full", True)
     assert visible(home) == staged(home) == []
-    monkeypatch.setattr(bundle, "_write_synced", write)
+    monkeypatch.setattr(bundle.plain_files, "write_synced", write)
     again = queue.retry(job_id)
     work()
     assert queue.job(again).state == "done"

@@ -16,7 +16,6 @@ import pytest
 from routesparse.engine import shared_folder
 from routesparse.engine.cli.main import main
 from routesparse.engine.errors import InputError, StoreError
-from routesparse.engine.jobs.kinds import ProfileRequest
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.operations import backup
 from routesparse.engine.operations.backup import MANIFEST, back_up, restore
@@ -103,15 +102,6 @@ def test_a_backup_of_a_busy_home_holds_every_run_that_was_finished_before_it(hom
         web.kill()
         web.wait(10)
         web.stdout.close()
-
-
-def test_jobs_without_a_prompt_are_backed_up_too(home, tmp_path):
-    queue = JobQueue(home)
-    job = queue.submit(ProfileRequest())
-    queue.close()
-    assert back_up(home, tmp_path / "kept").jobs == 4
-    restore(tmp_path / "kept", tmp_path / "new")
-    assert JobQueue(tmp_path / "new").job(job).state == "queued"
 
 
 def test_a_run_that_ends_after_its_job_was_copied_is_met_by_another_try(home, tmp_path, monkeypatch):

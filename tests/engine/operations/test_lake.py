@@ -17,12 +17,12 @@ import pytest
 from routesparse.engine.cli.main import main
 from routesparse.engine.errors import InputError, StoreError
 from routesparse.engine.operations.backup import back_up, restore
-from routesparse.engine.scale import ducklake, upkeep
+from routesparse.engine.scale import ducklake
 from routesparse.engine.store import bundle, spool
 from routesparse.engine.store.labels import Label
 from routesparse.engine.store.opening import open_store
 from routesparse.engine.store.owner_view import OwnerView
-from tests.engine.store import many_writers
+from tests.engine.store.all_rows import rows_of
 
 OLD, NEW, GONE = "01d01d01d01d01d0", "2e2e2e2e2e2e2e2e", "3f3f3f3f3f3f3f3f"
 # A dashboard's data access without its pages: takes in what comes, and deletes every third run.
@@ -50,7 +50,7 @@ def everything() -> tuple:
             store.rows(f"SELECT * FROM {table} ORDER BY ALL")
             for table in ("run_label", "trashed_run", "ingested_bundle")
         ]
-        return many_writers.rows_of(store), beside
+        return rows_of(store), beside
 
 
 def files(*folders: Path) -> dict[str, bytes]:
@@ -92,7 +92,8 @@ def test_a_lake_s_backup_comes_back_whole_in_another_lake_and_in_a_file(
     assert rows[0]["run"].total() == 2 and rows[0]["head_choice"].total() > 4 and all(rows[1])
     assert main(["backup", str(tmp_path / "kept"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["runs"] == 2
-    other = new_lake("other")
+    other = tmp_path / "other"
+    new_lake(other)
     monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "new"))
     assert main(["restore", str(tmp_path / "kept")]) == 0
     assert f"in the lake of {other}" in capsys.readouterr().out
@@ -138,20 +139,10 @@ def test_a_backup_of_a_busy_lake_holds_every_run_that_was_finished_before_it(
         web.stdout.close()
 
 
-def test_a_moment_does_not_see_what_comes_in_meanwhile(lake_home, tmp_path, make):
-    with closing(open_store()) as lake, closing(open_store()) as other, lake.moment() as then:
-        assert then.rows("SELECT count(*) FROM run") == [(2,)]
-        bundle.write_bundle(make(GONE), tmp_path / "lake" / "spool")
-        assert spool.ingest_spool(other).ingested == [GONE]
-        other.delete_run(OLD)
-        assert then.rows("SELECT count(*) FROM run") == [(2,)]
-        assert then.table("SELECT run_id FROM run ORDER BY 1")["run_id"].to_pylist() == [OLD, NEW]
-        assert lake.run_ids() == {NEW, GONE}
-
-
 def test_a_lake_with_other_runs_is_left_as_it_is(lake_home, tmp_path, new_lake, make, monkeypatch, capsys):
     back_up(lake_home, tmp_path / "kept")
-    other = new_lake("other")
+    other = tmp_path / "other"
+    new_lake(other)
     with closing(open_store()) as store:
         bundle.write_bundle(make("5a5a5a5a5a5a5a5a"), tmp_path / "samples")
         spool.ingest_samples(store, tmp_path / "samples")
@@ -171,28 +162,6 @@ def test_a_lake_with_other_runs_is_left_as_it_is(lake_home, tmp_path, new_lake, 
         assert store.run_ids() == {OLD, NEW, "5a5a5a5a5a5a5a5a"}, "a sample is nobody's"
 
 
-def test_a_restore_that_was_cut_off_goes_on(lake_home, tmp_path, new_lake, monkeypatch):
-    rows = everything()
-    back_up(lake_home, tmp_path / "kept")
-    new_lake("other")
-    new = tmp_path / "new"
-    monkeypatch.setenv("ROUTESPARSE_HOME", str(new))
-    rename = Path.rename
-
-    def refused(path, target):
-        if path.name.endswith(".partial"):
-            raise OSError(28, "No space left on device", str(target))
-        return rename(path, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", refused)
-        with pytest.raises(StoreError, match=r"No space left.*home is as it was.*call it again") as caught:
-            restore(tmp_path / "kept", new)
-    assert not new.exists() and "nothing was restored" not in str(caught.value)
-    restore(tmp_path / "kept", new)
-    assert everything() == rows and jobs(new)
-
-
 def test_a_bundle_that_a_backup_caught_before_its_rows_comes_back_also_at_a_second_try(
     lake_home, tmp_path, new_lake, make, monkeypatch
 ):
@@ -201,7 +170,7 @@ def test_a_bundle_that_a_backup_caught_before_its_rows_comes_back_also_at_a_seco
         bundle.write_bundle(deleted, tmp_path / "lake" / folder)
     bundle.write_bundle(make(GONE), tmp_path / "lake" / "bundles")
     back_up(lake_home, tmp_path / "kept")
-    new_lake("other")
+    new_lake(tmp_path / "other")
     monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "new"))
     rename = Path.rename
 
@@ -276,7 +245,7 @@ def text_anywhere(text: str, shared: Path) -> bool:
 def test_prune_removes_old_runs_of_a_lake_for_good_under_a_dashboard_that_reads_on(
     lake_home, tmp_path, make, monkeypatch, capsys
 ):
-    monkeypatch.setattr(upkeep, "READERS_S", 0.0)
+    monkeypatch.setattr(ducklake, "READERS_S", 0.0)
     shared, secret = (
         tmp_path / "lake",
         "~swordfish in the harbour",
@@ -318,7 +287,7 @@ def test_prune_removes_old_runs_of_a_lake_for_good_under_a_dashboard_that_reads_
 
 
 def test_a_lake_that_could_not_be_compacted_is_told_with_what_was_done(lake_home, monkeypatch, capsys):
-    monkeypatch.setattr(upkeep, "_STEPS", ("no_such_function('lake')",))
+    monkeypatch.setattr(ducklake, "_STEPS", ("no_such_function('lake')",))
     assert main(["prune", "--older-than", "30d"])
     told = " ".join(capsys.readouterr().err.split())
     assert (
@@ -332,7 +301,7 @@ def test_a_lake_that_could_not_be_compacted_is_told_with_what_was_done(lake_home
 def test_prune_takes_the_files_of_writers_that_died_and_leaves_those_that_write(
     lake_home, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(upkeep, "READERS_S", 0.0)
+    monkeypatch.setattr(ducklake, "READERS_S", 0.0)
     folder = tmp_path / "lake" / "lake" / "main" / "run"
     folder.mkdir(parents=True, exist_ok=True)
     dead, alive = folder / "dead.parquet", folder / "alive.parquet"
@@ -344,6 +313,6 @@ def test_prune_takes_the_files_of_writers_that_died_and_leaves_those_that_write(
         os.utime(file, (1e9, 1e9))
     rows = everything()
     with closing(open_store()) as lake:
-        upkeep.compact(lake)
+        lake.compact()
     assert not dead.exists() and alive.exists() and everything() == rows
     assert (tmp_path / "lake" / "lake" / "identity").is_file()

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from routesparse.engine.errors import InputError
 from routesparse.engine.jobs import presence
 from routesparse.engine.jobs.queue import JobQueue
-from routesparse.engine.operations import endpoint, metrics
+from routesparse.engine.operations import metrics
 
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -27,8 +27,8 @@ def samples(text: str) -> dict[tuple, float]:
 
 @pytest.fixture
 def ask(home):
-    """ask(path): status and text of an answer of a running endpoint."""
-    running = endpoint.server(home, "127.0.0.1", 0)
+    """ask(path): status and text of an answer of a running metrics."""
+    running = metrics.server(home, "127.0.0.1", 0)
     thread = threading.Thread(target=running.serve_forever)
     thread.start()
 
@@ -114,15 +114,15 @@ def test_a_broken_overview_or_queue_is_an_answer_and_not_a_crash(ask, home):
 
 def test_an_empty_home_has_metrics_and_is_not_ready(tmp_path):
     assert "routesparse_disk_free_bytes" in metrics.text(tmp_path)
-    assert endpoint.problems(tmp_path) == ["no queue yet: start the dashboard and a worker"]
+    assert metrics.problems(tmp_path) == ["no queue yet: start the dashboard and a worker"]
     assert not list(tmp_path.iterdir())
 
 
 def test_a_port_in_use_is_the_user_s_to_mend(home):
-    first = endpoint.server(home, "127.0.0.1", 0)
+    first = metrics.server(home, "127.0.0.1", 0)
     try:
         with pytest.raises(InputError, match="is in use; pass another --port"):
-            endpoint.server(home, "127.0.0.1", first.server_port)
+            metrics.server(home, "127.0.0.1", first.server_port)
     finally:
         first.server_close()
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
-import shutil
-
 import pytest
 
 from routesparse.engine import shared_folder
-from routesparse.engine.scale import ducklake
-from routesparse.engine.scale.ducklake import PREFIX, LakeStore
+from routesparse.engine.scale.ducklake import LakeStore
 from routesparse.engine.store.duckdb_store import Store
-from tests import own_postgres
 
 IN_BOTH = ("test_store", "test_workbench")
 
@@ -35,35 +30,12 @@ def home(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.fixture(scope="session")
-def postgres():
-    """PostgreSQL's words for a server of this session."""
-    if not ducklake.installed():
-        pytest.skip("DuckLake is not installed; `make ducklake` does it")
-    if own_postgres.programs() is None:
-        pytest.skip("PostgreSQL is not installed")
-    with own_postgres.server() as words:
-        yield words
-
-
-@pytest.fixture(scope="session")
-def empty_lake(postgres, tmp_path_factory):
-    """The shared folder of a lake without runs, whose database ``empty`` a test may copy."""
-    shared = tmp_path_factory.mktemp("empty_lake")
-    words = own_postgres.new_database(postgres, "empty")
-    LakeStore(PREFIX + words, shared, shared).close()
-    return shared
-
-
 @pytest.fixture
-def lake_address(postgres, empty_lake, home, monkeypatch):
+def lake_address(new_lake, home):
     """The address of an empty lake of this test's own; the environment names it, and the home as the shared folder."""
-    words = own_postgres.new_database(postgres, f"lake{secrets.token_hex(6)}", like="empty")
-    shutil.copytree(empty_lake / "lake", home / "lake")
-    monkeypatch.setenv("ROUTESPARSE_STORE", PREFIX + words)
-    monkeypatch.setenv("ROUTESPARSE_SHARED", str(home))
+    address = new_lake(home)
     shared_folder.mark()
-    return PREFIX + words
+    return address
 
 
 def pytest_generate_tests(metafunc):

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 
-from routesparse.engine import paths
 from routesparse.engine.errors import ConfigError, StoreError
 from routesparse.engine.scale import ducklake
 from routesparse.engine.scale.ducklake import PREFIX, LakeStore, catalogue
 from routesparse.engine.scale.moving import copy_store
 from routesparse.engine.store import bundle, spool, trash
 from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.labels import Label
 from routesparse.engine.store.opening import open_store
 from routesparse.engine.store.owner_view import OwnerView
 from tests import own_postgres
-from tests.engine.store import many_writers
+from tests.engine.store.all_rows import rows_of
 
 
 @pytest.fixture
@@ -191,7 +193,7 @@ def test_a_torn_or_missing_file_is_named_with_what_to_do_and_its_advice_brings_a
 ):
     """left: its bytes; None: the file is gone."""
     lake.adopt(bundle.write_bundle(small, home / "spool"), "spool", move=True)
-    before = many_writers.rows_of(lake)
+    before = rows_of(lake)
     file = min((home / "lake" / "main" / "candidate_score").glob("*.parquet"))
     file.unlink() if left is None else os.truncate(file, left)
     started = LakeStore(lake_address, home, home)
@@ -203,7 +205,7 @@ def test_a_torn_or_missing_file_is_named_with_what_to_do_and_its_advice_brings_a
     address = PREFIX + own_postgres.new_database(postgres, f"again{left}")
     again = LakeStore(address, home, home)
     assert spool.recover(again).ingested == [small.run.run_id]
-    assert many_writers.rows_of(again) == before
+    assert rows_of(again) == before
     again.close()
 
 
@@ -215,23 +217,73 @@ def test_another_schema_is_refused(lake, lake_address, home, version, cure):
         LakeStore(lake_address, home, home)
 
 
-def test_writers_of_several_hosts_store_every_run_once(lake, lake_address, home):
-    """The study's processes, with few runs."""
-    sample = min((paths.DATA / "samples" / "runs").iterdir())
-    environment = {**os.environ, "ROUTESPARSE_STORE": lake_address, "ROUTESPARSE_SHARED": str(home)}
-    said = many_writers.write(environment, home / "hosts", 3, 2, sample)
-    assert sorted(run for one in said for run in one["taken"]) == sorted(
-        f"writer{writer}-{number:03d}" for writer in range(3) for number in range(2)
-    )
-    assert not any(one["rejected"] or one["waited"] for one in said)
+INGESTER = """
+from routesparse.engine import paths
+from routesparse.engine.store import spool
+from routesparse.engine.store.labels import Label
+from routesparse.engine.store.opening import open_store
+store = open_store()
+print("ready", flush=True)
+input()
+while any(paths.spool().glob("[!.]*")):
+    report = spool.ingest_spool(store)
+    assert not report.rejected, report
+"""
+
+
+def test_several_hosts_that_take_in_the_same_spool_store_every_run_once(lake, small, factory, home):
+    names = {f"run{number:02d}" for number in range(12)}
+    for name in names:
+        bundle.write_bundle(factory.rename(small, name), home / "made")
+    hosts = [
+        subprocess.Popen(
+            [sys.executable, "-c", INGESTER],
+            env={**os.environ, "ROUTESPARSE_HOME": str(home / f"host{number}")},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    assert [host.stdout.readline() for host in hosts] == ["ready\n"] * 2
+    shutil.copytree(home / "made", home / "spool", dirs_exist_ok=True)
+    for host in hosts:
+        host.communicate("go\n", timeout=120)
+        assert host.returncode == 0
     alone = Store(home / "alone" / "routesparse.duckdb")
     for place in (home / "bundles").iterdir():
         alone.adopt(place, "spool", move=False)
-    expected, stored = many_writers.rows_of(alone), many_writers.rows_of(lake)
+    assert lake.run_ids() == names and rows_of(lake) == rows_of(alone)
     alone.close()
-    assert many_writers.differences(expected, stored) == [] and stored["run"].total() == 6
-    spoiled = many_writers.spoiled(stored)
-    assert all(many_writers.differences(expected, rows) for rows in spoiled.values()), spoiled.keys()
+
+
+def test_labels_pins_and_trash_of_one_host_are_seen_by_the_other(
+    lake, lake_address, small, factory, home, monkeypatch
+):
+    monkeypatch.setattr(ducklake, "_LOOK_S", 0.0)
+    other = LakeStore(lake_address, home, home / "host 2")
+    for name in ("one", "two"):
+        lake.adopt(bundle.write_bundle(factory.rename(small, name), home / "made"), "spool", move=True)
+    here, there = OwnerView(lake, None), OwnerView(other, None)
+
+    def seen(view):
+        labels = view.rows("SELECT run_id, name, pinned FROM run_label ORDER BY run_id")
+        return view.run_ids(), labels, view.rows("SELECT run_id FROM trashed_run")
+
+    here.set_label("one", Label("harbour", "notes", pinned=True))
+    assert seen(there) == ({"one", "two"}, [("one", "harbour", True)], [])
+    there.set_label("two", Label(pinned=True))
+    assert seen(here)[1] == [("one", "harbour", False), ("two", None, True)]
+    here.delete_run("one")
+    assert seen(there)[::2] == ({"two"}, [("one",)])
+    with pytest.raises(StoreError, match="not in the store"):
+        there.delete_run("one")
+    there.restore_run("one")
+    assert seen(here)[::2] == ({"one", "two"}, [])
+    there.delete_run("one")
+    there.empty_trash(["one"])
+    assert seen(here)[::2] == ({"two"}, []) and not (home / "trash" / "one").exists()
+    other.close()
 
 
 def everything(store):
@@ -239,12 +291,10 @@ def everything(store):
     labels = store.rows("SELECT * FROM run_label ORDER BY run_id")
     trashed = store.rows("SELECT * FROM trashed_run ORDER BY run_id")
     listed = store.rows("SELECT * FROM ingested_bundle ORDER BY bundle_id")
-    return many_writers.rows_of(store), labels, trashed, listed
+    return rows_of(store), labels, trashed, listed
 
 
 def test_a_store_goes_to_the_lake_and_back_whole(lake, small, factory, home):
-    from routesparse.engine.store.labels import Label
-
     file = Store(home / "a" / "routesparse.duckdb")
     for run_id in ("one", "two", "gone", "bare"):
         file.adopt(bundle.write_bundle(factory.rename(small, run_id), home / "made"), "spool", move=True)

@@ -15,14 +15,13 @@ from pathlib import Path
 import pytest
 
 from routesparse.engine.errors import ConfigError, StoreError
-from routesparse.engine.operations import backup
 from routesparse.engine.operations.backup import back_up, restore
-from routesparse.engine.scale import ducklake, object_store, upkeep
-from routesparse.engine.scale.ducklake import PREFIX, LakeStore
+from routesparse.engine.scale import ducklake, object_store
+from routesparse.engine.scale.ducklake import PREFIX
 from routesparse.engine.store import bundle, spool
 from routesparse.engine.store.opening import open_store
 from tests import own_postgres
-from tests.engine.store import many_writers
+from tests.engine.store.all_rows import rows_of
 
 MOTO = Path(sys.prefix, "moto", "bin", "python")
 ROWS = "s3://lake/rows/"
@@ -103,27 +102,27 @@ def test_rows_go_to_the_object_store_and_come_back_for_every_host(lake, small, f
     assert made and all(name.startswith(f"{ROWS}main/") for name, _ in made)
     assert not list(shared.rglob("lake/**/*.parquet")), "no row lies in the shared folder"
     with closing(open_store()) as other:
-        assert many_writers.rows_of(other) == many_writers.rows_of(lake)
+        assert rows_of(other) == rows_of(lake)
         other.delete_runs(names[1:])
     put(FOREIGN)
-    before = many_writers.rows_of(lake)
+    before = rows_of(lake)
     assert before["run"].total() == 1
-    monkeypatch.setattr(upkeep, "READERS_S", 0.0)
-    monkeypatch.setattr(upkeep, "_ORPHANS", ("ducklake_delete_orphaned_files('lake', cleanup_all => true)",))
-    upkeep.compact(lake)
+    monkeypatch.setattr(ducklake, "READERS_S", 0.0)
+    monkeypatch.setattr(
+        ducklake, "_ORPHANS", ("ducklake_delete_orphaned_files('lake', cleanup_all => true)",)
+    )
+    lake.compact()
     assert f"{ROWS}{FOREIGN}" in dict(objects(lake)), "another lake's, in the same folder"
     size = {kind: sum(size for name, size in found if "candidate" in name) for kind, found in
             (("before", made), ("after", objects(lake)))}  # fmt: skip
-    assert 0 < size["after"] < size["before"] and many_writers.rows_of(lake) == before
+    assert 0 < size["after"] < size["before"] and rows_of(lake) == before
     back_up(home / "host", home / "kept")
     for name in ("ROUTESPARSE_STORE", "ROUTESPARSE_SHARED", "ROUTESPARSE_LAKE"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("ROUTESPARSE_HOME", str(home / "file"))
     restore(home / "kept", home / "file")
     with closing(open_store()) as file:
-        assert many_writers.rows_of(file) == before and {path.name for path in file.trash.iterdir()} == set(
-            names[1:]
-        )
+        assert rows_of(file) == before and {path.name for path in file.trash.iterdir()} == set(names[1:])
 
 
 def test_another_place_than_the_catalogue_s_is_refused_and_sql_reads_no_other_bucket(lake, monkeypatch):
@@ -136,40 +135,6 @@ def test_another_place_than_the_catalogue_s_is_refused_and_sql_reads_no_other_bu
             open_store()
     with pytest.raises(StoreError, match="disabled by configuration"):
         lake.rows("SELECT * FROM read_blob('s3://lake/**')")
-
-
-def test_a_lake_of_the_shared_folder_does_not_move_by_a_variable(server, lake_address, home, monkeypatch):
-    monkeypatch.setenv("ROUTESPARSE_LAKE", ROWS)
-    with pytest.raises(StoreError, match="unset ROUTESPARSE_LAKE"):
-        open_store()
-    LakeStore(lake_address, home, home).close()
-
-
-def test_a_file_of_rows_that_is_gone_is_named_and_a_backup_tries_again(lake, small, home, monkeypatch):
-    bundle.write_bundle(small, home / "shared" / "spool")
-    spool.ingest_spool(lake)
-    name = next(name for name, _ in objects(lake) if "candidate_score" in name)
-    url = f"{os.environ['AWS_ENDPOINT_URL']}/{name.removeprefix('s3://')}"
-    signed = {"Authorization": "AWS4-HMAC-SHA256 Credential=a-key/20260101/us-east-1/s3/aws4_request"}
-    DIRECT.open(urllib.request.Request(url, headers=signed, method="DELETE"), timeout=10).close()
-    with closing(open_store()) as other, pytest.raises(StoreError) as caught:
-        other.rows("SELECT * FROM candidate_score")
-    told = str(caught.value)
-    assert Path(name).name in told and "If `routesparse prune` has just run, read again; else" in told
-    assert "another ROUTESPARSE_LAKE" in told and "AWS_" not in told
-    monkeypatch.setattr(backup, "TRIES", 2)
-    monkeypatch.setattr(backup, "PAUSE_S", 0.0)
-    with pytest.raises(StoreError, match="changed all the time"):
-        back_up(home / "host", home / "kept")
-
-
-def test_an_object_store_that_is_down_is_told_and_the_bundle_waits(lake, server, small, home):
-    server.kill()
-    server.wait()
-    bundle.write_bundle(small, home / "shared" / "spool")
-    (waits,) = spool.ingest_spool(lake).waiting
-    assert "the object store can't be reached; check ROUTESPARSE_LAKE" in waits.reason
-    assert "swordfish" not in waits.reason and not lake.run_ids()
 
 
 @pytest.mark.parametrize(

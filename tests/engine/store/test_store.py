@@ -102,20 +102,6 @@ def test_a_bundle_whose_columns_may_all_be_null_comes_in_beside_another(store, s
     assert store.generation == before + 1, "in one transaction"
 
 
-def test_large_bundles_are_not_in_memory_together(store, small, factory, home, monkeypatch):
-    together, insert = [], Store._insert_all
-
-    def seen(self, given, origin):
-        together.append(len(given))
-        insert(self, given, origin)
-
-    monkeypatch.setattr(Store, "_insert_all", seen)
-    monkeypatch.setattr(duckdb_store, "MOST_TOGETHER_BYTES", 1)
-    for name in ("one", "two", "three"):
-        bundle.write_bundle(factory.rename(small, name), home / "spool")
-    assert len(spool.ingest_spool(store).ingested) == 3 and together == [1, 1, 1]
-
-
 def visible(folder):
     """What lies there beside the mark of a shared folder."""
     return {path.name for path in folder.iterdir()} - {shared_folder.MARK}
@@ -138,15 +124,6 @@ def test_same_id_with_other_contents_is_rejected(store, small, factory, home):
     report = spool.ingest_spool(store)
     assert "other contents" in report.rejected[0].reason
     assert queries.run(OwnerView(store, None), small.run.run_id).tau == small.run.tau
-
-
-def test_not_measured_stays_null(store, factory, home):
-    bare = factory.make_record("ba4e01", layers=1, heads=2, segments=1, audit=False, dense=False, probe=False)
-    bundle.write_bundle(bare, home / "spool")
-    spool.ingest_spool(store)
-    row = queries.runs(OwnerView(store, None)).iloc[0]
-    assert row[["coverage", "dense_ms", "speedup"]].isna().all()
-    assert queries.choices(OwnerView(store, None), "ba4e01", 0)["audited_error"].isna().all()
 
 
 def test_bad_bundle_is_set_aside_with_its_reason_and_the_store_unchanged(store, small, factory, home):
