@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from routesparse.engine.config import DEFAULT_PRICE
 from routesparse.engine.export import numbers
 from routesparse.engine.results import wording
-from routesparse.engine.results.evaluations import Evaluation, MethodRow, Verdict
+from routesparse.engine.results.evaluations import OURS, Evaluation, MethodRow, Verdict
 from routesparse.engine.stats.front import front
 
 
@@ -26,22 +26,15 @@ class Table:
     left: tuple[int, ...] = (0,)
 
 
-ANSWERS = ("n", "score", "difference", "worst_decile", "harmed", "gained", "tasks")  # fields of a MethodRow
-
-
 @dataclass(frozen=True)
 class Variant:
-    """One ablation. method: what ran for it, None where nothing can; told: what it is, or why not.
-
-    twin: the method without the change; equal: what to say where the two have the same ``numbers``.
-    """
+    """One ablation. method: what ran for it, None where nothing can; told: what it is, or why not; usual: the setting
+    that stands for it, where several ran."""
 
     name: str
     method: str | None
     told: str
-    twin: str = ""
-    equal: str = ""
-    numbers: tuple[str, ...] = ANSWERS
+    usual: float = DEFAULT_PRICE
 
 
 _SHOWN_LOSS = 15.0  # points or percent: what loses more would flatten a chart, and is named beside it
@@ -49,20 +42,22 @@ NO_OPTION = "cannot be expressed by an option"
 VARIANTS = (
     Variant("RouteSparse full", "routesparse", "the default policy"),
     Variant(
-        "No input routing", "minference", "fixed patterns a head, found offline: MInference on our kernel"
+        "No input routing",
+        "minference",
+        "fixed patterns a head, found offline: MInference on our kernel",
+        1.0,
     ),
     Variant(
         "Budgeted (the paper's policy)",
         "routesparse_budgeted",
         "least risk within a time limit, the setting times dense's",
+        1.0,
     ),
     Variant(
         "No uncertainty score",
         "routesparse_no_uncertainty",
         "alpha 0; compare with budgeted, which alone reads it",
-        "routesparse_budgeted",
-        "alpha changed nothing here: all but the times is equal",
-        (*ANSWERS, "area", "fallback"),
+        1.0,
     ),
     Variant("No dense fallback", "routesparse_no_fallback", "also without what the certificates ask for"),
     Variant("One fixed budget", None, f"{NO_OPTION}: the library's budgets are constants"),
@@ -71,31 +66,24 @@ VARIANTS = (
     Variant(
         "Per-head launches", "routesparse_per_head_launches", "one launch a head: same plans, other time"
     ),
-    Variant("Per-head gate (ours)", "routesparse_per_head", "each head must reach tau .9, no price"),
+    Variant("Per-head gate (ours)", "routesparse_per_head", "each head must reach tau .9, no price", 0.9),
     Variant(
         "Pooled probe (ours)",
         "routesparse_pooled_probe",
-        "pooled keys in place of the exact probe",
-        "routesparse",
-        "under one price the probe decides only where another family may take the floor's place: same answers",
+        "pooled keys in place of the exact probe, which under one price decides only where another family may take the "
+        "floor's place",
     ),
     Variant("No tail (ours)", "routesparse_no_tail", "the last rows are sparse too"),
     Variant("No columns of the question (ours)", None, f"{NO_OPTION}: they are part of the family floor"),
-    Variant(
-        "Segments of 16,384 (ours)", "routesparse_segments_16k", "segments of 16,384 tokens in place of one"
-    ),
-    Variant("Segments of 4,096 (ours)", "routesparse_segments", "segments of 4,096 tokens in place of one"),
-    Variant(
-        "Segments of 1,024 (ours)", "routesparse_segments_1k", "segments of 1,024 tokens in place of one"
+    *(
+        Variant(
+            f"Segments of {tokens} (ours)",
+            f"routesparse_segments{end}",
+            f"segments of {tokens} tokens, not one",
+        )
+        for tokens, end in (("16,384", "_16k"), ("4,096", ""), ("1,024", "_1k"))
     ),
 )
-# Setting that stands for the variant, where several ran.
-USUAL = {
-    "minference": 1.0,
-    "routesparse_per_head": 0.9,
-    "routesparse_budgeted": 1.0,
-    "routesparse_no_uncertainty": 1.0,
-}
 CONTROLS = {
     "window": "keys near the query alone: must lose",
     "random_blocks": "as many blocks as asked for, by chance: must lose",
@@ -233,7 +221,7 @@ def ablation_table(found: Evaluation, length: int) -> Table:
     )
     cells = []
     for variant in VARIANTS:
-        row = _standing_for(variant.method, known)
+        row = _standing_for(variant, known)
         if row is None:
             why = variant.told if variant.method is None else f"not run: {variant.told}"
             cells.append((variant.name, *["–"] * (len(heads) - 2), why))
@@ -248,7 +236,7 @@ def ablation_table(found: Evaluation, length: int) -> Table:
                 *((wording.interval(row.worst_decile, row.few_clusters, 3),) if answers else ()),
                 numbers.share(row.fallback),
                 numbers.share(row.area),
-                f"{row.name}: {_told(variant, row, known)}",
+                f"{row.name}{_default(row)}: {variant.told}",
             )
         )
     caption = (
@@ -259,26 +247,15 @@ def ablation_table(found: Evaluation, length: int) -> Table:
     return Table(caption, heads, tuple(cells), (0, len(heads) - 1))
 
 
-def _standing_for(method: str | None, rows: Sequence[MethodRow]) -> MethodRow | None:
+def _default(row: MethodRow) -> str:
+    """Whether ours ran at its default price."""
+    return f", not the default {DEFAULT_PRICE:g}" if row.method == "routesparse" and row.name != OURS else ""
+
+
+def _standing_for(variant: Variant, rows: Sequence[MethodRow]) -> MethodRow | None:
     """Of a method's rows one with what all our plans read, and at its usual setting, where such ran."""
-    mine = [row for row in rows if row.method == method]
-    usual = USUAL.get(method or "", DEFAULT_PRICE)
-    return max(mine, key=lambda row: (row.extras, row.setting == usual), default=None)
-
-
-def _told(variant: Variant, row: MethodRow, rows: Sequence[MethodRow]) -> str:
-    """What the row is, and where it changes nothing, that."""
-    if row.method == "routesparse":
-        at = (
-            "at its default price"
-            if row.setting == DEFAULT_PRICE
-            else f"not at its default, {DEFAULT_PRICE:g}"
-        )
-        return f"{variant.told} {at}"
-    twins = [one for one in rows if one.method == variant.twin]
-    names = ("setting", "extras", *variant.numbers)
-    same = any(all(getattr(one, name) == getattr(row, name) for name in names) for one in twins)
-    return f"{variant.told}; {variant.equal}" if same else variant.told
+    mine = [row for row in rows if row.method == variant.method]
+    return max(mine, key=lambda row: (row.extras, row.setting == variant.usual), default=None)
 
 
 def verdict_table(verdicts: Sequence[Verdict], source: str) -> Table:

@@ -213,9 +213,7 @@ def _fold_card(shown: list[Calibration]) -> None:
         if leaked := wording.overlap(shown):
             states.field_error(f"In both folds, so δ is too small: {leaked}. Calibrate again.")
         else:
-            st.html(
-                '<div class="rs-sub">No document is in both folds: δ is of documents that fitting did not see.</div>'
-            )
+            st.html('<div class="rs-sub">No document is in both folds: fitting saw none that δ is of.</div>')
         st.html(tables.of_rows(wording.fold_cells(rows), left=2))
         exports.chart_foot(
             "folds",

@@ -29,9 +29,9 @@ def sentence(one: Calibration, confidence: float) -> str:
         claims = f"It makes no conformal claim at this confidence: {windows} are too few."
     else:
         claims = (
-            f"From the measured g it subtracts {'up to ' if len(deltas) > 1 else ''}δ = {deltas[-1]:.3f}; on prompts "
-            f"like its own, and on no others, the result is a true lower bound for {100 * confidence:g} of 100 selected "
-            "heads."
+            f"From the measured g it subtracts {'up to ' if len(deltas) > 1 else ''}δ = {deltas[-1]:.3f}; on "
+            f"prompts like its own, and on no others, that is a true lower bound for {100 * confidence:g} of 100 "
+            "selected heads."
         )
     if one.provenance.get("robust"):
         claims += " δ is the largest of its domains, so it holds in each of them."

@@ -27,7 +27,7 @@ from routesparse.app.shell import (
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design, exports, glossary, grid, numbers, states
 from routesparse.app.ui.plain_text import visible
-from routesparse.app.ui.tables import unbroken
+from routesparse.app.ui.tables import of_rows, unbroken
 from routesparse.engine.calibration.artifact import known
 from routesparse.engine.errors import InputError
 from routesparse.engine.method import families
@@ -424,7 +424,7 @@ def _settings_card(sides: Sides) -> None:
         if different.empty:
             st.html('<div class="rs-sub">None: the same settings, model, machine and versions.</div>')
         else:
-            st.html(tables.settings_html(sides, different))
+            st.html(of_rows(tables.settings_cells(sides, different), left=1 + len(sides.all)))
         exports.chart_foot(
             "settings",
             f"{len(table) - len(different)} equal settings are hidden; the files hold all {len(table)}",

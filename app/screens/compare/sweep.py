@@ -17,7 +17,7 @@ from routesparse.engine.errors import ConfigError, StoreError
 from routesparse.engine.jobs import sweep
 from routesparse.engine.jobs.job import Job
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.store import sweep_queries
+from routesparse.engine.store import compare_queries
 from routesparse.engine.verdict import SIGNS
 
 EVERY_S = 1.0
@@ -34,7 +34,7 @@ def chosen(opened: Access) -> str | None:
         except StoreError as error:
             states.field_error(f"{error}. Stored runs are not affected.")
             found = []
-        found = found or list(sweep_queries.sweeps(opened.store)["sweep"][:1])
+        found = found or list(compare_queries.sweeps(opened.store)["sweep"][:1])
         if not found:
             states.empty(
                 "No sweeps yet",
@@ -62,7 +62,7 @@ def run_ids(opened: Access, named: str) -> tuple[list[str], bool] | None:
     except StoreError as error:
         states.field_error(f"{error}. Stored runs are not affected.")
         jobs = []
-    runs = sweep_queries.runs_of(opened.store, named)
+    runs = compare_queries.runs_of(opened.store, named)
     if not jobs and runs.empty:
         states.problem(
             "This link leads nowhere",
@@ -95,7 +95,7 @@ def run_ids(opened: Access, named: str) -> tuple[list[str], bool] | None:
 
 def _others(opened: Access, named: str) -> None:
     """The choice among several sweeps."""
-    stored = sweep_queries.sweeps(opened.store).head(_LISTED)
+    stored = compare_queries.sweeps(opened.store).head(_LISTED)
     labels = {
         row.sweep: f"{row.prompt_name} · {numbers.several(int(row.runs), 'stored run')} · {row.sweep[:6]}"
         for row in stored.itertuples()

@@ -215,23 +215,16 @@ def conformal_void(metric: str, side: Side) -> str:
     return drift_note.html(side.run) if metric == "conformal_lower_mass" else ""
 
 
-def settings_html(sides: Sides, different: pd.DataFrame) -> str:
-    """The settings that differ, a column per side; the baseline first. A hash is cut, everything else told whole."""
-    order = [sides.baseline, *sides.others]
-    head = '<th class="l">setting</th>' + "".join(
-        f'<th class="l" title="{escape(side.label)}">{unbroken(side.label)}</th>' for side in order
-    )
-    body = []
-    for row in different.to_dict("records"):
-        cut = " w" if row["setting"].endswith("sha256") else ""
-        texts = [escape(setting_words.value(row[side.key])) for side in order]
-        body.append(
-            f'<tr><td class="l">{escape(row["setting"].replace("_", " "))}</td>'
-            + "".join(f'<td class="l{cut}" title="{text}">{text}</td>' for text in texts)
-            + "</tr>"
-        )
-    # Equal columns: else the one with the longest hash takes the room of the others.
-    return framed(f"<tr>{head}</tr>{''.join(body)}", "table-layout:fixed")
+def settings_cells(sides: Sides, different: pd.DataFrame) -> pd.DataFrame:
+    """The settings that differ, a column per side, the baseline first. A hash is cut, everything else told whole."""
+    cells: dict[str, list[str]] = {"setting": [name.replace("_", " ") for name in different["setting"]]}
+    for side in (sides.baseline, *sides.others):
+        texts = map(setting_words.value, different[side.key])
+        hashed = different["setting"].str.endswith("sha256")
+        cells[side.label] = [
+            f"{text[:12]}…" if cut else text for text, cut in zip(texts, hashed, strict=True)
+        ]
+    return pd.DataFrame(cells)
 
 
 def _interval(metric: str, cell: Mapping[Any, Any] | None) -> str:

@@ -87,14 +87,6 @@ def test_an_infinite_delta_is_said_in_words(calibrations, home, open_page):
     assert page.selectbox(key="q-choice").value == 0.99
 
 
-def test_choosing_changes_the_address(calibrations, home, open_page):
-    page = open_page("calibration", names="prose,code")
-    page.multiselect(key="names-choice").unselect("code").run()
-    assert page.query_params["names"] == "prose"
-    page.selectbox(key="q-choice").select(0.9).run()
-    assert page.query_params["q"] == "0.9" and not page.exception
-
-
 def test_unreadable_calibration_is_named_and_the_other_shown(calibrations, home, open_page):
     (calibrations / "code.json").write_text('{"schema": 2, "name": "co')
     page = open_page("calibration", names="prose,code")
@@ -275,15 +267,6 @@ def test_a_line_of_one_length_is_not_taken_for_the_other_where_delta_is_infinite
     assert wording.infinite(absent) == [], "no line is drawn then"
 
 
-def test_residual_labels_stand_right_of_their_lines_which_end_in_turn(calibrations):
-    one = load_calibration("prose")
-    chart = figures.residuals(figures.residual_rows([one]), wording.delta_rows([one]), design.DARK)
-    tops = [max(mark["y"]) for mark in chart["marks"] if mark["kind"] == "line"]
-    labels = [mark for mark in chart["marks"] if mark["kind"] == "label"]
-    assert len(labels) > 1 and tops == sorted(tops, reverse=True) and len(set(tops)) == len(tops)
-    assert all(mark["anchor"] == "start" and mark["text"].startswith("q 0.9") for mark in labels)
-
-
 def test_by_length_draws_delta_over_its_bucket_only(calibrations):
     one = load_calibration("prose")
     rows = wording.delta_rows([one])
@@ -293,11 +276,6 @@ def test_by_length_draws_delta_over_its_bucket_only(calibrations):
     assert line[:2] == [4_096, 8_192] and sum(line[2:]) / 2 == pytest.approx(0.014)
     assert len(windows["x"]) == 40, "fold A gives no delta"
     assert figures.by_length(prompts, rows, 0.99, design.DARK)["marks"][1]["at"] == [], "infinite is no line"
-
-
-def test_residual_histogram_sums_to_one(calibrations):
-    rows = figures.residual_rows([load_calibration("prose"), load_calibration("code")])
-    assert rows.groupby("calibration")["share"].sum().tolist() == pytest.approx([1.0, 1.0])
 
 
 def test_a_curve_that_turns_back_is_not_monotone():

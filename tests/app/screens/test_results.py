@@ -235,13 +235,6 @@ def test_a_control_that_is_drawn_has_its_whole_interval_on_the_chart(found):
     assert tables.loss_ends(edge)[0] < low - 2.0, "a point in the chart's margin"
 
 
-def test_a_chart_of_methods_with_unlike_numbers_of_prompts_says_both(home, open_page):
-    content = values.scores()
-    content["suite"][8] |= {"n": 3}
-    write(home / "evaluations" / "first", content)
-    assert "n = 3 to 48 prompts" in text_of(open_page("results"))
-
-
 def test_two_evaluations_of_one_suite_stand_beside_each_other(home, open_page):
     paths.DATA.joinpath("results").mkdir(parents=True)
     paths.DATA.joinpath("results", "evaluations.json").write_text(

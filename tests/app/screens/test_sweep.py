@@ -253,10 +253,6 @@ def test_no_sweep_says_how_to_make_one(home, open_page):
     assert "No sweeps yet" in html and "new?vary=price" in html
 
 
-def test_its_table_scrolls_by_keyboard(submitted, open_page):
-    assert 'class="rs-table" tabindex="0"' in text_of(open_page("compare", sweep=submitted))
-
-
 def test_an_unknown_sweep_is_explained(home, open_page):
     page = open_page("compare", sweep="<i>nothing")
     assert not page.exception and "This link leads nowhere" in text_of(page)
@@ -297,14 +293,7 @@ def test_the_cheapest_setting_below_an_error_is_named(measured, open_page):
 
 
 @pytest.mark.parametrize(("below", "drawn"), [("0.01", True), ("0", False), (None, False)])
-def test_the_foot_names_the_line_of_the_accepted_error_where_one_is_drawn(measured, open_page, below, drawn):
-    """0 has no place on the logarithmic axis of errors from 0.001 to 0.03."""
-    html = text_of(open_page("compare", sweep=measured, **({} if below is None else {"below": below})))
-    assert ("dashed: the accepted error" in html) == drawn
-    assert ("ringed" in html) == (below is not None)
-
-
-@pytest.mark.parametrize("below", ["soon", "-1", "nan", "inf", "1e308", "9" * 400])
+@pytest.mark.parametrize("below", ["soon", "-1", "nan", "9" * 400])
 def test_an_accepted_error_that_is_no_number_is_as_if_none_was_typed(measured, open_page, below):
     page = open_page("compare", sweep=measured, below=below)
     assert not page.exception and "Type the error that you accept" in text_of(page)
@@ -361,6 +350,8 @@ def test_the_picture_holds_each_measured_setting_twice_and_both_fronts(measured,
     letters = [(one["text"], one["panel"]) for one in labels if one is not dense]
     assert letters == [(letter, place) for place in (0, 1) for letter in "ABCD"]
     assert chart["y"]["log"] and chart["others"][0]["y"] == {**chart["y"], "title": ""}
+    assert "ringed" in curve.foot(rows, error, 0.01, "B") and "dashed" in curve.foot(rows, error, 0.01, "B")
+    assert "dashed" not in curve.foot(rows, error, 0.0, "B"), "0 has no place on the logarithmic axis"
     limits = [mark for mark in chart["marks"] if mark["kind"] == "line" and mark["y"] == [0.01, 0.01]]
     assert [mark["panel"] for mark in limits] == [0, 1]
     zero = drawn.assign(kl_nats=[0.0, 0.004, 0.008, 0.03])

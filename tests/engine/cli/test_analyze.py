@@ -68,9 +68,8 @@ def error_of(result):
 
 class TestAnalyze:
     def test_the_json_object_is_the_contract(self, run, model, home, prompt):
-        code, out, err = run(
-            "analyze", prompt, "--model", model, "--break-even", 512, "--audit", "rows", "--json"
-        )
+        given = ("--model", model, "--break-even", 512, "--audit", "rows", "--json")
+        code, out, err = run("analyze", prompt, *given)
         assert code == 0, err
         found = json.loads(out)
         assert list(found) == FIELDS.split()
@@ -103,7 +102,7 @@ class TestAnalyze:
         code, out, _ = run("analyze", prompt, *options)
         # A machine on which sparse costs as much on so short a prompt leaves nothing out.
         found = read_bundle(Path(out.split()[-1])).run
-        told = ": The answer was not compared" if found.sparse_units else "nothing was left out"
+        told = ": Answer not compared" if found.sparse_units else "nothing was left out"
         assert code == 0 and f"verdict {'amber' if found.sparse_units else 'green'}" in out and told in out
 
     def test_a_dense_prefill_that_would_take_long_runs_only_where_it_is_asked_for(
@@ -117,15 +116,12 @@ class TestAnalyze:
         assert [bool(one["answer"]["tokens"]) for one in found] == [False, True]
 
     @pytest.mark.parametrize(("error", "told"), [(2e-7, "at most 2.0e-07"), (0.02, "FAILED"), (None, "")])
-    def test_a_kernel_that_wrote_something_else_is_a_failure(
-        self, run, model, home, prompt, capsys, error, told
-    ):
+    def test_a_kernel_that_wrote_something_else_failed(self, run, model, home, prompt, capsys, error, told):
         _, out, _ = run("analyze", prompt, "--model", model, "--break-even", 512, "--json")
         record = read_bundle(Path(json.loads(out)["bundle"]))
         unit = AuditRow(record.run.run_id, 0, 1, 0, 0, 9, 0.9, 0.8, 0.85, True, 0.1, 0.2, 0.4, 0.3, 0)
-        run_row = dataclasses.replace(
-            record.run, coverage=1.0, mean_error=0.1, max_error=0.2, dtype="bfloat16"
-        )
+        errors = {"coverage": 1.0, "mean_error": 0.1, "max_error": 0.2}
+        run_row = dataclasses.replace(record.run, **errors, dtype="bfloat16")
         units = (unit, dataclasses.replace(unit, head=1, executed_error=error))
         record = dataclasses.replace(record, run=run_row, audits=units)
         print_summary(record, Path("bundle"))
@@ -154,7 +150,7 @@ class TestAnalyze:
         assert code == 0
         assert "6 tokens are below break-even: dense attention ran untouched" in out
 
-    def test_fallbacks_and_units_that_ran_uncertified_are_counted_and_named(
+    def test_fallbacks_and_uncertified_units_are_counted_and_named(
         self, run, model, home, prompt, monkeypatch
     ):
         """Head 1 of both layers, as the policy strict leaves them without time."""
@@ -250,9 +246,7 @@ class TestBadInput:
 
 
 class TestDefects:
-    def test_an_unexpected_error_ends_in_one_line_and_a_traceback_on_disk(
-        self, run, home, prompt, monkeypatch
-    ):
+    def test_an_unexpected_error_ends_in_one_line_and_a_traceback(self, run, home, prompt, monkeypatch):
         def fail(path):
             raise RuntimeError("first\nsecond")
 
@@ -260,9 +254,8 @@ class TestDefects:
         code, out, err = run("analyze", prompt)
         (file,) = (home / "errors").iterdir()
         assert (code, out) == (1, "")
-        assert err.splitlines()[-1] == (
-            f"error: RuntimeError: first second (traceback: {file}; --debug shows it)"
-        )
+        told = f"error: RuntimeError: first second (traceback: {file}; --debug shows it)"
+        assert err.splitlines()[-1] == told
         assert "in fail" in file.read_text()
 
     def test_debug_shows_the_traceback_anywhere(self, run, home, prompt, monkeypatch):
