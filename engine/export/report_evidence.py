@@ -72,7 +72,7 @@ def fallbacks(record: RunRecord) -> str:
     units = len(record.choices)
     if not units:
         return ""
-    ended = Counter(choice.outcome for choice in record.choices)
+    ended: Counter[str] = Counter(choice.outcome for choice in record.choices)
     ended["of all: ran uncertified"] = len(record.uncertified)
     ends = [
         (name, f"{ended[name]:,}", numbers.share(ended[name] / units))
@@ -161,7 +161,11 @@ def _audited(record: RunRecord) -> pd.DataFrame:
 def _layer_claims(record: RunRecord, units: pd.DataFrame) -> tuple[str, str, str]:
     """How many layers fail, then n and the share of claims that held. Of several segments and prompts a run keeps the
     least claim: that they all held can't be told from it, only that one is below it."""
-    claims = {row.layer: row.lower_mass for row in record.layers if not numbers.is_missing(row.lower_mass)}
+    claims = {
+        row.layer: row.lower_mass
+        for row in record.layers
+        if row.lower_mass is not None and not np.isnan(row.lower_mass)
+    }
     dense = units["pattern"] == "dense"
     parts = units.assign(exact=units["audited"].mask(dense, 1.0), sparse=~dense).groupby(
         ["layer", "segment", "batch_index"]

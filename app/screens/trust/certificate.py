@@ -219,10 +219,11 @@ def _table_card(row: CertificateRow, claims: pd.DataFrame, title: str, key: str,
 
 def _named_card(row: CertificateRow, named: list[NamedRow]) -> None:
     heads, lines = certificate_words.named_table(named, words=True)
+    left = ' class="l"'
 
     def cells(tag: str, line: Sequence[str]) -> str:
         return "".join(
-            f"<{tag}{' class=l' if place < 3 else ''}><bdi>{escape(cell)}</bdi></{tag}>"
+            f"<{tag}{left if place < 3 else ''}><bdi>{escape(cell)}</bdi></{tag}>"
             for place, cell in enumerate(line)
         )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from html import escape
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -88,11 +89,7 @@ def _draw(store: OwnerView, shown: Scope, kinds: pd.DataFrame) -> None:
     if audited:
         worst_heads.card(store, shown)
         units = audit_queries.units(store, shown.run_ids, MOST_UNITS)
-        left, right = st.columns(2, gap="small")
-        with left:
-            _error_card(store, shown, units, gaps)
-        with right:
-            _mass_card(store, shown, units)
+        _scatters(store, shown, units, int(gaps["units"]))
     else:
         _unaudited(store, shown)
     if not shown.everything:
@@ -222,55 +219,67 @@ def _kpis(coverage: pd.DataFrame, gaps: pd.Series, kinds: pd.DataFrame, certific
     st.html(facts.boxes_html(boxes))
 
 
-def _error_card(store: OwnerView, shown: Scope, units: pd.DataFrame, gaps: pd.Series) -> None:
-    theme = design.current_theme()
-    few = figures.drawn(units)
-    with st.container(border=True, key="card-error", gap="xsmall"):
-        st.html('<div class="rs-h">Error against its bounds</div>')
-        drawn = store.made(
-            "audit error", [theme.name], lambda: figures.error_figure(few, theme), of=shown.run_ids
-        )
-        _follow(store, plot.show(drawn, f"audit-error-{shown.name}", "Error against its bounds", picks=True))
-        st.html(figures.pattern_legend(few, theme, "○ the paper's bound of the same unit", "dotted: y = x"))
-        exports.chart_foot(
-            f"error-bound-{shown.name}",
-            f"{_drawn(few, units, int(gaps['units']))} · error relative to the row's dense output, worst of the "
-            f"audited rows; bounds likewise · click a point to open its head · source: audit of {shown.words}",
-            units,
-            "error",
-            chart="card-error",
-        )
-
-
-def _mass_card(store: OwnerView, shown: Scope, units: pd.DataFrame) -> None:
-    theme = design.current_theme()
-    known = units.dropna(subset=["lower_mass"])
-    few = figures.drawn(known)
-    below = int((known["covered"] == False).sum())  # noqa: E712  NULL is not below
+def _scatters(store: OwnerView, shown: Scope, units: pd.DataFrame, total: int) -> None:
+    """Audited against foretold: errors beside their bounds, masses beside their certificates. total: audited units."""
+    theme, known = design.current_theme(), units.dropna(subset=["lower_mass"])
+    few, few_known = figures.drawn(units), figures.drawn(known)
     # One line needs one meaning: under the policy priced it is the floor of each head.
     priced = shown.runs["tau_layer"].notna()
     one_tau = shown.runs["tau"].nunique() == 1 and priced.nunique() == 1
     tau = float(shown.runs["tau"].iloc[0]) if one_tau else None
     name = "τ head, a floor," if priced.all() else "τ"
-    title = "Audited against certified retained mass"
-    with st.container(border=True, key="card-mass", gap="xsmall"):
-        st.html(f'<div class="rs-h">{title}</div>')
-        drawn = store.made(
-            "audit mass", [theme.name], lambda: figures.mass_figure(few, tau, theme, name), of=shown.run_ids
+    below = int((known["covered"] == False).sum())  # noqa: E712  NULL is not below
+    told = f"below the dotted line y = x: {below:,} of {len(known):,}"
+    told += f"; {numbers.may_miss(shown.run.confidence)}" if below else ""
+    left, right = st.columns(2, gap="small")
+    with left:
+        _scatter(
+            store,
+            shown,
+            "error",
+            "Error against its bounds",
+            lambda: figures.error_figure(few, theme),
+            figures.pattern_legend(few, theme, "○ the paper's bound of the same unit", "dotted: y = x"),
+            f"{_drawn(few, units, total)} · error relative to the row's dense output, worst of the audited rows; "
+            f"bounds likewise · click a point to open its head · source: audit of {shown.words}",
+            units,
         )
-        _follow(store, plot.show(drawn, f"audit-mass-{shown.name}", title, picks=True))
-        told = f"below the dotted line y = x: {below:,} of {len(known):,}"
-        if below:
-            told += f"; {numbers.may_miss(shown.run.confidence)}"
-        st.html(figures.pattern_legend(few, theme, told))
-        exports.chart_foot(
-            f"mass-certified-{shown.name}",
-            f"{_drawn(few, known, len(known))} · share of 1, mean over the body; audited over "
+    with right:
+        _scatter(
+            store,
+            shown,
+            "mass",
+            "Audited against certified retained mass",
+            lambda: figures.mass_figure(few_known, tau, theme, name),
+            figures.pattern_legend(few_known, theme, told),
+            f"{_drawn(few_known, known, len(known))} · share of 1, mean over the body; audited over "
             f"{_audited(shown, units)} · source: audit and head_choice of {shown.words}",
             known,
-            "mass",
-            chart="card-mass",
         )
+
+
+def _scatter(
+    store: OwnerView,
+    shown: Scope,
+    key: str,
+    title: str,
+    make: Callable[[], dict[str, Any]],
+    legend: str,
+    note: str,
+    rows: pd.DataFrame,
+) -> None:
+    """A card of points; a click on a unit opens its head."""
+    with st.container(border=True, key=f"card-{key}", gap="xsmall"):
+        st.html(f'<div class="rs-h">{title}</div>')
+        drawn = store.made(f"audit {key}", [design.current_theme().name], make, of=shown.run_ids)
+        told = plot.show(drawn, f"audit-{key}-{shown.name}", title, picks=True)
+        if told is not None:
+            run_id, *place = told[: len(figures.UNIT)]
+            unit = queries.Unit(str(run_id), *(int(str(value)) for value in place))
+            way_back.remember("trust")
+            navigate.go("map", **view.address_of(store, unit))
+        st.html(legend)
+        exports.chart_foot(f"{key}-{shown.name}", note, rows, key, chart=f"card-{key}")
 
 
 def _audited(shown: Scope, units: pd.DataFrame) -> str:
@@ -285,12 +294,3 @@ def _drawn(few: pd.DataFrame, units: pd.DataFrame, total: int) -> str:
     sampled = f" sampled from {total:,}" if total > len(units) else ""
     text = f"n = {numbers.several(len(units), 'unit')}{sampled}"
     return text if len(few) == len(units) else f"{text}, {len(few):,} drawn"
-
-
-def _follow(store: OwnerView, told: Sequence[object] | None) -> None:
-    """A click on a unit opens its head. told: of its point, the unit first."""
-    if told is not None:
-        run_id, *place = told[: len(figures.UNIT)]
-        unit = queries.Unit(str(run_id), *(int(str(value)) for value in place))
-        way_back.remember("trust")
-        navigate.go("map", **view.address_of(store, unit))

@@ -18,7 +18,7 @@ from routesparse.app.shell.access import access
 from routesparse.app.shell.view import METRICS
 from routesparse.app.ui import design, numbers, reason_words
 from routesparse.app.unit import charts, masks, probe
-from routesparse.engine.store import bundle, head_queries, queries, sprite
+from routesparse.engine.store import bundle, compare_queries, queries, sprite
 
 RUN = "3f9a1c20d4e5b678"
 
@@ -93,7 +93,7 @@ def test_a_head_that_just_misses_tau_shows_a_number_below_it(home, record, open_
     choices = tuple(near if c is unit else c for c in record.choices)
     bundle.write_bundle(replace(record, choices=choices), home / "spool")
     html = text_of(open_page("routing_map", **at(unit)))
-    claims = html[html.index("Certificates and the truth") :]
+    claims = html[html.index("Certificates and the truth") :].partition("</table>")[0]
     assert "<td>0.899</td>" in claims and "ran uncertified" in claims and "<td>0.900</td>" not in claims
 
 
@@ -149,7 +149,7 @@ def test_another_checkpoint_is_another_head(home, record, factory, open_page):
     bundle.write_bundle(replace(other, run=replace(other.run, model_revision="other")), home / "spool")
     html = text_of(open_page("routing_map", run=RUN))
     assert "No other stored run of these weights" in html
-    rows = head_queries.over_runs(access().store, queries.Unit(RUN, 0, 0, 0))
+    rows = compare_queries.over_runs(access().store, queries.Unit(RUN, 0, 0, 0))
     assert list(rows["run_id"]) == [RUN]
 
 
@@ -165,18 +165,10 @@ def test_moving_changes_the_address_and_stops_at_the_edge(filled, open_page):
     assert page.button(key="move-Right").disabled and page.button(key="move-Up").disabled
 
 
-@pytest.mark.parametrize("metric", METRICS)
-def test_every_metric_draws_also_where_nothing_was_audited(filled, open_page, metric):
-    for run in (RUN, "c0de17aa"):
-        page = open_page("routing_map", run=run, metric=metric)
-        assert not page.exception and page.get("bidi_component")
-
-
-@pytest.mark.parametrize(
-    "query", [{"layer": "99"}, {"head": "-1"}, {"segment": "x"}, {"metric": "drop table"}, {"layer": "²"}]
-)
-def test_senseless_addresses_fall_back(filled, open_page, query):
-    assert "why" in text_of(open_page("routing_map", run=RUN, **query))
+def test_senseless_addresses_fall_back_and_the_probes_fill_the_map(filled, open_page):
+    wrong = {"layer": "²", "head": "-1", "segment": "x", "metric": "drop table"}
+    assert "why" in text_of(open_page("routing_map", run=RUN, **wrong))
+    assert "pixels a head" in text_of(open_page("routing_map", run=RUN, metric="probe"))
 
 
 def test_what_the_run_has_not_is_named_and_not_silently_another(filled, open_page):
@@ -236,15 +228,6 @@ def test_a_run_without_masks_says_so(home, record, open_page):
     bundle.write_bundle(replace(record, probes=bare), home / "spool")
     html = text_of(open_page("routing_map", run=RUN, layer="1", head="1"))
     assert "is not stored for this run" in html
-
-
-def test_the_margin_names_a_limit_where_there_is_one_and_segments_where_there_are_several():
-    limited, free = (pd.DataFrame({"limit_us": [limit, limit]}) for limit in (800.0, None))
-    told = map_legend.margin(limited, True, design.LIGHT)
-    assert "Tℓ" in told and "ms a layer, all segments:" in told
-    assert "expanded or dense by fallback, this segment" in told
-    told = map_legend.margin(free, False, design.LIGHT)
-    assert "Tℓ" not in told and "segment" not in told
 
 
 @pytest.mark.parametrize("chosen", range(4))
@@ -317,66 +300,68 @@ def test_two_masks_differ_where_only_one_reads(masked):
 
 
 @pytest.fixture
-def stored(filled):
+def store(filled):
     opened = access()
     opened.look_into_spool()
     return opened.store
 
 
 @pytest.fixture
-def draw(stored):
-    def drawing(metric="pattern", picked=(0, 0), drop=()):
-        choices = queries.choices(stored, RUN, 0)
-        kept = choices[~choices["layer"].isin(drop)]
-        return map_figure.drawing(kept, queries.layers(stored, RUN), metric, picked, design.LIGHT, (4, 4))
+def draw(store):
+    def drawing(
+        metric="pattern", picked=(0, 0), run=RUN, change=lambda choices, layers: None, theme=design.LIGHT
+    ):
+        choices, layers = queries.choices(store, run, 0), queries.layers(store, run)
+        choices, layers = change(choices, layers) or (choices, layers)
+        return map_figure.drawing(choices, layers, metric, picked, theme, (4, 4))
 
     return drawing
 
 
-def test_every_cell_has_its_letter_color_and_hover(stored, draw):
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("run", [RUN, "c0de17aa90e1f003"], ids=["audited", "not audited"])
+def test_every_metric_has_a_map_and_a_legend(store, draw, metric, run):
+    data, shown = draw(metric, run=run)
+    json.dumps(data, allow_nan=False)
+    told = map_legend.legend(queries.choices(store, run, 0), shown, metric, design.LIGHT)
+    assert "vertical-slash" in told and "◢ uncertified" in told
+
+
+def test_every_cell_has_its_letter_color_and_hover_and_only_the_ring_moves(store, draw):
     data, shown = draw()
-    choices = queries.choices(stored, RUN, 0)
-    for row in choices.itertuples():
+    for row in queries.choices(store, RUN, 0).itertuples():
         at = row.layer * 4 + row.head
         assert data["letters"][at] == design.letter(row.pattern)
         assert data["fills"][data["cells"][at]] == shown.colors[row.layer, row.head]
         assert data["tips"][at].startswith(f"layer {row.layer}, head {row.head}")
         assert (data["marks"][at] == "d") == (row.fallback == "dense")
-
-
-def test_units_that_were_not_routed_are_grey_and_without_a_letter(draw):
-    data, _ = draw(drop=(2,))
-    assert data["letters"][8:12] == " " * 4 and data["tips"][8:12] == [None] * 4
-    assert {data["fills"][cell] for cell in data["cells"][8:12]} == {design.LIGHT.null}
-
-
-def test_a_metric_that_was_not_measured_is_grey_and_a_dash(stored):
-    choices = queries.choices(stored, RUN, 0)
-    choices.loc[choices["layer"] == 1, "audited_error"] = np.nan
-    data, _ = map_figure.drawing(
-        choices, queries.layers(stored, RUN), "audited_error", (0, 0), design.DARK, (4, 4)
-    )
-    assert data["values"][4:8] == ["–"] * 4 and "–" not in data["values"][:4]
-    assert {data["fills"][cell] for cell in data["cells"][4:8]} == {design.DARK.null}
-
-
-def test_only_the_ring_moves_when_another_unit_is_picked(draw):
-    first, other, colored = draw()[0], draw(picked=(1, 2))[0], draw("mass")[0]
-    assert first["version"] == other["version"] != colored["version"]
+    other = draw(picked=(1, 2))[0]
+    assert data["version"] == other["version"] != draw("mass")[0]["version"]
     assert other["picked"] == [1, 2]
 
 
-def test_the_margin_holds_measured_planned_and_allowed_time(stored, draw):
-    times = draw()[0]["times"]
-    layer = queries.layers(stored, RUN).iloc[2]
-    row = times["rows"][2]
-    assert row["planned_ms"] == pytest.approx(layer["planned_us"] / 1000, abs=1e-3)
-    assert row["limit_ms"] == pytest.approx(layer["limit_us"] / 1000, abs=1e-3)
-    assert max(row["limit_ms"], row["planned_ms"], row["measured_ms"]) <= times["longest"]
+def test_what_was_not_routed_or_not_measured_is_grey(draw):
+    data, _ = draw(change=lambda choices, layers: (choices[choices["layer"] != 2], layers))
+    assert data["letters"][8:12] == " " * 4 and data["tips"][8:12] == [None] * 4
+    assert {data["fills"][cell] for cell in data["cells"][8:12]} == {design.LIGHT.null}
+
+    def unknown(choices, layers):
+        choices.loc[choices["layer"] == 1, "audited_error"] = np.nan
+        return choices, layers.assign(limit_us=np.nan)
+
+    data, _ = draw("audited_error", change=unknown, theme=design.DARK)
+    assert data["values"][4:8] == ["–"] * 4 and "–" not in data["values"][:4]
+    assert {data["fills"][cell] for cell in data["cells"][4:8]} == {design.DARK.null}
+    assert data["times"]["rows"][0]["limit_ms"] is None
+    json.dumps(data, allow_nan=False)
 
 
-def test_the_margin_counts_the_fallbacks_that_the_row_of_the_map_shows(stored, draw):
-    data, layers = draw()[0], queries.layers(stored, RUN).set_index("layer")
+def test_the_margin_holds_times_and_counts_the_fallbacks_of_its_row(store, draw):
+    data, layers = draw()[0], queries.layers(store, RUN).set_index("layer")
+    row = data["times"]["rows"][2]
+    assert row["planned_ms"] == pytest.approx(layers.planned_us[2] / 1000, abs=1e-3)
+    assert row["limit_ms"] == pytest.approx(layers.limit_us[2] / 1000, abs=1e-3)
+    assert max(row["limit_ms"], row["planned_ms"], row["measured_ms"]) <= data["times"]["longest"]
     counted = {row["layer"]: row["fallen"] for row in data["times"]["rows"]}
     assert counted == {
         layer: sum(mark in "de" for mark in data["marks"][4 * layer :][:4]) for layer in range(4)
@@ -385,20 +370,15 @@ def test_the_margin_counts_the_fallbacks_that_the_row_of_the_map_shows(stored, d
     of_all = layers["dense_fallback"] + layers["expanded"]
     assert any(of_all[layer] > count > 0 for layer, count in counted.items())
     told = f"all segments: {layers.dense_fallback[2]} of {layers.units[2]} units dense by fallback"
-    assert told in data["times"]["rows"][2]["tip"]
+    assert told in row["tip"]
+    told = map_legend.margin(layers, True, design.LIGHT)
+    assert "Tℓ" in told and "all segments:" in told and "this segment" in told
+    told = map_legend.margin(layers.assign(limit_us=None), False, design.LIGHT)
+    assert "Tℓ" not in told and "segment" not in told
 
 
-def test_a_layer_without_a_limit_draws_none(stored):
-    rows = queries.layers(stored, RUN).assign(limit_us=np.nan)
-    data, _ = map_figure.drawing(
-        queries.choices(stored, RUN, 0), rows, "pattern", (0, 0), design.LIGHT, (4, 4)
-    )
-    assert data["times"]["rows"][0]["limit_ms"] is None
-    json.dumps(data, allow_nan=False)
-
-
-def test_the_sprite_is_one_png_of_the_probes_colors(stored):
-    found = sprite.probe_sprite(stored, RUN, 0, 0, (4, 4))
+def test_the_sprite_is_one_png_of_the_probes_colors(store):
+    found = sprite.probe_sprite(store, RUN, 0, 0, (4, 4))
     uri = sprite_figure.data_uri(found, design.LIGHT)
     picture = Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2])))
     assert picture.size == found.values.shape[::-1]
@@ -407,13 +387,13 @@ def test_the_sprite_is_one_png_of_the_probes_colors(stored):
     assert "#{:02x}{:02x}{:02x}".format(*strongest) == design.LIGHT.scale[2]
 
 
-def test_what_the_browser_draws_is_json_without_nan(stored):
-    run, unit = queries.run(stored, RUN), queries.Unit(RUN, 1, 1, 0)
-    heatmap, candidates = queries.probe_full(stored, unit), queries.candidates(stored, unit)
+def test_what_the_browser_draws_is_json_without_nan(store):
+    run, unit = queries.run(store, RUN), queries.Unit(RUN, 1, 1, 0)
+    heatmap, candidates = queries.probe_full(store, unit), queries.candidates(store, unit)
     for theme in (design.LIGHT, design.DARK):
         for chart in (
-            charts.scatter(queries.candidates(stored, unit), run.gate_threshold, run.tau, theme),
-            charts.scatter(queries.candidates(stored, unit), None, run.tau, theme),
+            charts.scatter(queries.candidates(store, unit), run.gate_threshold, run.tau, theme),
+            charts.scatter(queries.candidates(store, unit), None, run.tau, theme),
             probe.figure(heatmap, theme, 64, 300, masks.overlay(heatmap, candidates, 64, 0, 20)),
         ):
             json.dumps(chart, allow_nan=False)
