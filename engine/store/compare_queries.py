@@ -1,4 +1,4 @@
-"""What comparing reads: the decisions of several runs, all candidates of one, and who chose what in which domain."""
+"""What several runs say side by side: their decisions, one head in its other segments and in other runs, sweeps."""
 
 from __future__ import annotations
 
@@ -6,8 +6,15 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from routesparse.engine.store import queries
 from routesparse.engine.store.owner_view import OwnerView
 
+MOST_RUNS = 50
+_COLUMNS = """
+    c.segment, c.first_token, c.tokens, c.pattern, c.budget, c.density, c.gate_statistic, c.lower_mass, c.disagreement,
+    c.risk, c.kernel_us, c.fallback, a.mass AS audited_mass, a.mean_error AS audited_error
+"""
+_AUDIT = "LEFT JOIN audit a USING (run_key, batch_index, layer, head, segment)"
 _CHOSEN = "(SELECT run_key, run_id, domain FROM run WHERE list_contains(?::VARCHAR[], run_id)) r"
 
 
@@ -51,4 +58,54 @@ def patterns_by_domain(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame
         GROUP BY ALL ORDER BY r.domain, c.layer, c.head, c.pattern
         """,
         [list(run_ids)],
+    )
+
+
+def over_segments(store: OwnerView, unit: queries.Unit) -> pd.DataFrame:
+    """The decision of this layer and head in every segment of its prompt, in order."""
+    return store.frame(
+        f"""
+        SELECT {_COLUMNS} FROM run JOIN head_choice c USING (run_key) {_AUDIT}
+        WHERE run.run_id = ? AND c.layer = ? AND c.head = ? AND c.batch_index = ? ORDER BY c.segment
+        """,
+        [unit.run_id, unit.layer, unit.head, unit.batch_index],
+        of=[unit.run_id],
+    )
+
+
+def over_runs(store: OwnerView, unit: queries.Unit) -> pd.DataFrame:
+    """The same layer, head and segment number in the newest runs of the same weights, this one included.
+
+    Weights count by their revision: another checkpoint's head of the same number is another head.
+    """
+    return store.frame(
+        f"""
+        WITH same AS (
+            SELECT run_key, run_id, prompt_name, domain, tau, created_at FROM run
+            WHERE model_revision = (SELECT model_revision FROM run WHERE run_id = ?)
+            ORDER BY run_id = ? DESC, created_at DESC LIMIT {MOST_RUNS}
+        )
+        SELECT run_id, prompt_name, domain, tau, {_COLUMNS}
+        FROM same JOIN head_choice c USING (run_key) {_AUDIT}
+        WHERE c.layer = ? AND c.head = ? AND c.segment = ? AND c.batch_index = 0
+        ORDER BY created_at DESC, run_key DESC
+        """,
+        [unit.run_id, unit.run_id, unit.layer, unit.head, unit.segment],
+    )
+
+
+def runs_of(store: OwnerView, sweep_id: str) -> pd.DataFrame:
+    """The stored runs of one sweep, oldest first, with the columns of queries.runs; empty where there are none."""
+    found = store.rows("SELECT run_id FROM run WHERE sweep = ?", [sweep_id])
+    run_ids = tuple(row[0] for row in found) or ("",)  # which no run has
+    return queries.runs(store, queries.RunFilter(run_ids=run_ids)).iloc[::-1].reset_index(drop=True)
+
+
+def sweeps(store: OwnerView) -> pd.DataFrame:
+    """The sweeps that have stored runs, the newest first: ``sweep``, ``prompt_name``, ``runs`` (how many)."""
+    return store.frame(
+        """
+        SELECT sweep, min(prompt_name) AS prompt_name, count(*) AS runs
+        FROM run WHERE sweep IS NOT NULL GROUP BY sweep ORDER BY min(created_at) DESC, sweep
+        """
     )

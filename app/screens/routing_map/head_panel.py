@@ -12,7 +12,7 @@ from routesparse.app.shell import navigate, view
 from routesparse.app.ui import design, drift_note, exports, glossary, numbers, tables
 from routesparse.app.unit import panel
 from routesparse.engine.rows import RunRow
-from routesparse.engine.store import frames, head_queries, queries
+from routesparse.engine.store import compare_queries, frames, queries
 from routesparse.engine.store.owner_view import OwnerView
 
 _BAD = '<span class="rs-warn">{}</span>'
@@ -109,7 +109,7 @@ def _row(choice: pd.Series) -> str:
 
 def segments_card(store: OwnerView, run: RunRow, unit: queries.Unit) -> None:
     """The same head over the segments of its prompt."""
-    rows = head_queries.over_segments(store, unit)
+    rows = compare_queries.over_segments(store, unit)
     with st.container(border=True, key="card-segments", gap="xsmall"):
         st.html('<div class="rs-h">The same head over the segments of this prompt</div>')
         lines = [
@@ -133,7 +133,7 @@ def segments_card(store: OwnerView, run: RunRow, unit: queries.Unit) -> None:
 
 def runs_card(store: OwnerView, unit: queries.Unit) -> None:
     """The same head in other runs of the same weights."""
-    rows = head_queries.over_runs(store, unit)
+    rows = compare_queries.over_runs(store, unit)
     with st.container(border=True, key="card-other-runs", gap="xsmall"):
         st.html(f'<div class="rs-h">The same head in other runs, segment {unit.segment + 1}</div>')
         if len(rows) < 2:
@@ -143,7 +143,7 @@ def runs_card(store: OwnerView, unit: queries.Unit) -> None:
         st.html(store.made("other runs", [unit, theme], lambda: _runs_html(store, unit, rows)))
         exports.chart_foot(
             f"runs-layer-{unit.layer}-head-{unit.head}-segment-{unit.segment}",
-            f"n = {len(rows)} runs of the same weights, the newest {head_queries.MOST_RUNS} at most · source: run, "
+            f"n = {len(rows)} runs of the same weights, the newest {compare_queries.MOST_RUNS} at most · source: run, "
             "head_choice and audit",
             rows,
             "other-runs",

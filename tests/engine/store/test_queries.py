@@ -82,6 +82,7 @@ def test_thumbnail_keeps_the_peaks_of_the_full_probe(filled, record):
 
 def test_thumbnail_of_zeros_and_of_not_a_number_is_black():
     mass = np.array([[0, np.nan], [np.inf, 0]], "<f2")
+    key = dict.fromkeys(("batch_index", "layer", "head", "segment", "pool"), 0)
     positions, kinds = np.array([1, 2], "<i4").tobytes(), bytes([0, 1])
-    made = thumbnail.make(mass.tobytes(), 2, 2, 1.0, positions, kinds)
-    assert made.values.tolist() == [[0, 0], [0, 0]]
+    row = {**key, "rows": 2, "columns": 2, "scale": 1.0, "positions": positions, "kinds": kinds}
+    assert thumbnail.of_probe({**row, "mass": mass.tobytes()})["thumb"] == bytes(4)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from routesparse.engine.store import bundle, spool, sweep_queries
+from routesparse.engine.store import bundle, compare_queries, spool
 from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.owner_view import OwnerView
 
@@ -27,15 +27,15 @@ def stored(small, factory, tmp_path):
 
 
 def test_the_runs_of_a_sweep_are_its_owner_s_oldest_first(stored):
-    found = sweep_queries.runs_of(OwnerView(stored, ANN), "5a")
+    found = compare_queries.runs_of(OwnerView(stored, ANN), "5a")
     assert [run_id[0] for run_id in found["run_id"]] == ["0", "1"]
     assert "uncertified_units" in found and set(found["sweep"]) == {"5a"}
-    assert list(sweep_queries.runs_of(OwnerView(stored, BOB), "5a")["run_id"].str[0]) == ["4"]
-    assert sweep_queries.runs_of(OwnerView(stored, None), "5a").empty
-    assert sweep_queries.runs_of(OwnerView(stored, ANN), "").empty
+    assert list(compare_queries.runs_of(OwnerView(stored, BOB), "5a")["run_id"].str[0]) == ["4"]
+    assert compare_queries.runs_of(OwnerView(stored, None), "5a").empty
+    assert compare_queries.runs_of(OwnerView(stored, ANN), "").empty
 
 
 def test_sweeps_are_listed_newest_first_without_single_runs(stored):
-    found = sweep_queries.sweeps(OwnerView(stored, ANN))
+    found = compare_queries.sweeps(OwnerView(stored, ANN))
     assert list(zip(found["sweep"], found["runs"], strict=True)) == [("5b", 1), ("5a", 2)]
-    assert sweep_queries.sweeps(OwnerView(stored, None)).empty
+    assert compare_queries.sweeps(OwnerView(stored, None)).empty
