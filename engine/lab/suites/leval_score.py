@@ -26,20 +26,11 @@ AUTOMATIC = ("exam", "f1", "rouge")
 ROUGE = ("rouge1", "rouge2", "rougeL")
 EXAMS = ("tpo", "gsm100", "quality", "coursera", "topic_retrieval_longchat", "sci_fi", "codeU")
 F1_TASKS = (
-    "financial_qa",
-    "legal_contract_qa",
-    "multidoc_qa",
-    "narrative_qa",
-    "natural_question",
-    "scientific_qa",
+    *("financial_qa", "legal_contract_qa", "multidoc_qa"),
+    *("narrative_qa", "natural_question", "scientific_qa"),
 )
 ROUGE_TASKS = (
-    "gov_report_summ",
-    "meeting_summ",
-    "news_summ",
-    "paper_assistant",
-    "patent_summ",
-    "review_summ",
+    *("gov_report_summ", "meeting_summ", "news_summ", "paper_assistant", "patent_summ", "review_summ"),
     "tv_show_summ",
 )
 TASKS = (*EXAMS, *F1_TASKS, *ROUGE_TASKS)
@@ -104,17 +95,18 @@ def exact_match(prediction: str, gold: str) -> float:
 
 
 def _choice(prediction: str, gold: str) -> tuple[str, str]:
-    if not prediction.strip():
-        return "None", _gold_letters(gold)
     found = re.search("[ABCD]", prediction)
-    letters = prediction if prediction in "ABCD" else (found.group() if found else _several(prediction))
-    return letters, _gold_letters(gold)
+    return _letters(prediction, found.group() if found else None), _gold_letters(gold)
 
 
 def _choices(prediction: str, gold: str) -> tuple[str, str]:
+    return _letters(prediction, None), _gold_letters(gold)
+
+
+def _letters(prediction: str, one: str | None) -> str:
     if not prediction.strip():
-        return "None", _gold_letters(gold)
-    return prediction if prediction in "ABCD" else _several(prediction), _gold_letters(gold)
+        return "None"
+    return prediction if prediction in "ABCD" else one or _several(prediction)
 
 
 def _gold_letters(gold: str) -> str:
@@ -146,10 +138,6 @@ def _number(text: str) -> str:
     return "".join(filter(str.isdigit, word.split(".")[0]))
 
 
-def _numbers(prediction: str, gold: str) -> tuple[str, str]:
-    return _number(prediction), _number(gold)
-
-
 def _plain_code(text: str) -> str:
     text = re.sub(r"\s+", " ", text)
     for part in (",", "'", "\\", ".0"):
@@ -157,15 +145,7 @@ def _plain_code(text: str) -> str:
     return text.replace("] [", "][").replace("[ [", "[[").replace("] ]", "]]")
 
 
-_FILLERS = (
-    "will be",
-    "of the code",
-    "is",
-    "would be",
-    "the value of",
-    "the result of",
-    "printed",
-)
+_FILLERS = ("will be", "of the code", "is", "would be", "the value of", "the result of", "printed")
 
 
 def _code_output(prediction: str, gold: str) -> tuple[str, str]:
@@ -182,7 +162,7 @@ _READERS: dict[str, Read] = {
     "tpo": _choice,
     "quality": _choice,
     "coursera": _choices,
-    "gsm100": _numbers,
+    "gsm100": lambda prediction, gold: (_number(prediction), _number(gold)),
     "codeU": _code_output,
 }
 
@@ -204,11 +184,8 @@ def _judged(prediction: str) -> tuple[str, str]:
 
 
 def _first_verdict(text: str) -> str:
-    for word in text.split():
-        for verdict in ("true", "false"):
-            if verdict in word:
-                return verdict
-    return "<error>"
+    found = (verdict for word in text.split() for verdict in ("true", "false") if verdict in word)
+    return next(found, "<error>")
 
 
 def _plain(found: Sequence[tuple[float, ...] | None]) -> TaskScore:
