@@ -37,7 +37,7 @@ _TEXTS = {
 }
 _CHUNK_BYTES = 1 << 20
 # Run where pandas and pyarrow are, without RouteSparse.
-_LOAD_TABLES = '''
+_LOAD_TEXT = '''"""Read this folder with pandas: python load.py, or: from load import tables, units."""
 import json
 from pathlib import Path
 
@@ -47,34 +47,24 @@ HERE = Path(__file__).parent
 manifest = json.loads((HERE / "manifest.json").read_text(encoding="utf-8"))
 tables = {file.stem: pd.read_parquet(file) for file in sorted(HERE.glob("*.parquet"))}
 
-
-def show(*values):
-    """Print. Names come from files of others: what a terminal would obey becomes an escape."""
-    print("".join(c if c.isprintable() or c == "\\n" else ascii(c)[1:-1] for c in " ".join(map(str, values))))
-
-
-'''
-_LOAD_TEXT = f'''"""Read this run with pandas: python load.py, or in an interpreter: from load import tables, units."""
-{_LOAD_TABLES}run = tables["run"].iloc[0]
-
-# Every unit (a head of a layer in a segment) with its audit, where it was audited: NULL is "not measured", never 0.
-unit = ["run_id", "batch_index", "layer", "head", "segment"]
-audit = tables["audit"].drop(columns="lower_mass").rename(
-    columns={{"rows": "audit_rows", "mass": "audited_mass", "min_mass": "audited_min_mass"}}
-)
-units = tables["head_choice"].merge(audit, on=unit, how="left")
+if "run" in tables:
+    # Every unit (a head of a layer in a segment) with its audit, where it was audited: NULL is "not measured", never 0.
+    unit = ["run_id", "batch_index", "layer", "head", "segment"]
+    names = {"rows": "audit_rows", "mass": "audited_mass", "min_mass": "audited_min_mass"}
+    audit = tables["audit"].drop(columns="lower_mass").rename(columns=names)
+    head, units = tables["run"].iloc[0], tables["head_choice"].merge(audit, on=unit, how="left")
+    told = units.groupby("pattern")[["density", "lower_mass", "audited_mass", "mean_error"]].mean()
+else:
+    claims = tables["claim"]
+    head = tables["certificate"].iloc[0]
+    units = claims[claims["scope"] == "head"].sort_values("mean_error", ascending=False)
+    told = units[["layer", "head", "mean_error", "mean_error_bound", "largest_error", "mass", "hit_rate"]].head(10)
 
 if __name__ == "__main__":
-    show(*run[["run_id", "prompt_name"]], *(f"{{run[name]}} {{name}}" for name in ("tokens", "layers", "heads")))
-    show(units.groupby("pattern")[["density", "lower_mass", "audited_mass", "mean_error"]].mean())
-'''
-_LOAD_CERTIFICATE = f'''"""Read this certificate with pandas: python load.py, or: from load import tables, heads."""
-{_LOAD_TABLES}certificate, claims = tables["certificate"].iloc[0], tables["claim"]
-heads = claims[claims["scope"] == "head"].sort_values("mean_error", ascending=False)
-
-if __name__ == "__main__":
-    show(certificate["run_id"], certificate["prompt_name"], certificate["verdict"], certificate["sentence"])
-    show(heads[["layer", "head", "mean_error", "mean_error_bound", "largest_error", "mass", "hit_rate"]].head(10))
+    # Names come from files of others: what a terminal would obey becomes an escape.
+    shown = head.reindex(["run_id", "prompt_name", "tokens", "layers", "heads", "verdict", "sentence"]).dropna()
+    text = f"{shown.to_string()}\\n\\n{told}\\n"
+    print("".join(c if c.isprintable() or c == "\\n" else ascii(c)[1:-1] for c in text))
 '''
 
 
@@ -109,7 +99,7 @@ def write(folder: Path, target: Path, *, text: bool) -> Path:
         for name, content in (
             (README, _readme(run, text=has_text(folder) and text)),
             (DICTIONARY, dictionary.markdown(manifest.head)),
-            (LOAD, _LOAD_TEXT if manifest.head == "run" else _LOAD_CERTIFICATE),
+            (LOAD, _LOAD_TEXT),
         ):
             archive.writestr(_entry(manifest, name), content)
     return target

@@ -33,7 +33,12 @@ def claims_html(choice: pd.Series, run: RunRow, layer: pd.Series | None) -> str:
     head = (
         '<th class="l">at least this mass</th><th>certified</th><th>must reach</th><th>audited</th><th></th>'
     )
-    table = tables.framed(f"<tr>{head}</tr>{''.join(lines)}") if lines else ""
+    body = "".join(
+        f'<tr><td class="l">{name}{glossary.mark(term)}</td><td>{certified}</td><td>{floor}</td><td>{audited}</td>'
+        f'<td class="l">{verdict}</td></tr>'
+        for name, term, certified, floor, audited, verdict in lines
+    )
+    table = tables.framed(f"<tr>{head}</tr>{body}") if lines else ""
     none = '<div class="rs-sub">This unit is dense: it reads every key, so no certificate applies.</div>'
     missed = ""
     if not numbers.is_missing(choice["covered"]) and not choice["covered"]:
@@ -48,63 +53,45 @@ def claims_html(choice: pd.Series, run: RunRow, layer: pd.Series | None) -> str:
     )
 
 
-def _line(name: str, term: str, certified: str, floor: str, audited: str, verdict: str) -> str:
-    cells = "".join(f"<td>{cell}</td>" for cell in (certified, floor, audited))
-    return f'<tr><td class="l">{name}{glossary.mark(term)}</td>{cells}<td class="l">{verdict}</td></tr>'
-
-
-def _layer(layer: pd.Series, run: RunRow) -> str:
+def _layer(layer: pd.Series, run: RunRow) -> tuple[str, ...]:
     known = not numbers.is_missing(layer["lower_mass"])
-    certified = numbers.bound(layer["lower_mass"]) if known else "none"
     verdict = "" if known else "all dense"
     if layer["layer_uncertified"]:
         verdict = _BAD.format("ran uncertified")
     elif not numbers.is_missing(layer["raised"]) and layer["raised"] > 0:
         verdict = f"climbed {numbers.several(int(layer['raised']), 'level')}"
-    least = ", least segment" if run.segments > 1 else ""
-    name = f"layer {layer['layer']}, mean of its heads{least}"
-    return _line(
-        name, "layer_certificate", certified, f"τ layer {numbers.threshold(run.tau_layer)}", "–", verdict
-    )
+    name = f"layer {layer['layer']}, mean of its heads{', least segment' if run.segments > 1 else ''}"
+    certified = numbers.bound(layer["lower_mass"]) if known else "none"
+    return name, "layer_certificate", certified, f"τ layer {numbers.threshold(run.tau_layer)}", "–", verdict
 
 
-def _head(choice: pd.Series, run: RunRow) -> str:
-    floor = f"{'τ' if run.tau_layer is None else 'τ head'} {numbers.threshold(run.tau)}"
+def _head(choice: pd.Series, run: RunRow) -> tuple[str, ...]:
     verdict = [_BAD.format("ran uncertified")] if choice["uncertified"] else []
     if not numbers.is_missing(choice["covered"]):
-        missed = choice["lower_mass"] - choice["audited_mass"]
-        held = "the bound holds" if choice["covered"] else f"{numbers.small(missed)} below the bound"
-        verdict.append(held if choice["covered"] else _BAD.format(held))
-    audited = _dash(choice["audited_mass"], 3)
-    certified = numbers.bound(choice["lower_mass"])
-    return _line("this head, mean of its rows", "certificate", certified, floor, audited, "; ".join(verdict))
+        missed = f"{numbers.small(choice['lower_mass'] - choice['audited_mass'])} below the bound"
+        verdict.append("the bound holds" if choice["covered"] else _BAD.format(missed))
+    floor = f"{'τ' if run.tau_layer is None else 'τ head'} {numbers.threshold(run.tau)}"
+    certified, audited = numbers.bound(choice["lower_mass"]), _dash(choice["audited_mass"], 3)
+    return "this head, mean of its rows", "certificate", certified, floor, audited, "; ".join(verdict)
 
 
-def _conformal(choice: pd.Series, run: RunRow) -> str:
+def _conformal(choice: pd.Series, run: RunRow) -> tuple[str, ...]:
     """The truth is g*: the recent rows are a census, the body is audited."""
     claim, truth = choice["conformal_lower_mass"], choice["audited_gate"]
-    none = "no calibration" if run.calibration is None else "no δ for this length"
-    known = not numbers.is_missing(claim)
-    verdict = drift_note.html(run) if known else ""
-    audited = "–"
-    if known and not numbers.is_missing(truth):
-        audited = f"g* {numbers.mass(truth)}"
-        verdict += "holds" if truth >= claim else _BAD.format("fails")
-    return _line(
-        "as on prompts of the calibration",
-        "conformal",
-        numbers.bound(claim) if known else none,
-        "–",
-        audited,
-        verdict,
-    )
+    certified = "no calibration" if run.calibration is None else "no δ for this length"
+    audited, verdict = "–", ""
+    if not numbers.is_missing(claim):
+        certified, verdict = numbers.bound(claim), drift_note.html(run)
+        if not numbers.is_missing(truth):
+            audited = f"g* {numbers.mass(truth)}"
+            verdict += "holds" if truth >= claim else _BAD.format("fails")
+    return "as on prompts of the calibration", "conformal", certified, "–", audited, verdict
 
 
-def _row(choice: pd.Series) -> str:
-    found = choice["row_covered"]
+def _row(choice: pd.Series) -> tuple[str, ...]:
+    found, certified = choice["row_covered"], numbers.bound(choice["row_lower_mass"])
     audited = "–" if numbers.is_missing(found) else f"{numbers.share(found)} of rows do"
-    certified = numbers.bound(choice["row_lower_mass"])
-    return _line("a random row, not every one", "row_statement", certified, "–", audited, "")
+    return "a random row, not every one", "row_statement", certified, "–", audited, ""
 
 
 def segments_card(store: OwnerView, run: RunRow, unit: queries.Unit) -> None:
