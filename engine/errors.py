@@ -56,7 +56,7 @@ class ResultsError(InputError):
 
 
 class StoreError(RouteSparseError):
-    """The store cannot be opened, migrated or written; nothing was changed."""
+    """The store cannot be opened or written; nothing was changed."""
 
 
 class StoreDamagedError(StoreError):

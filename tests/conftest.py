@@ -38,7 +38,6 @@ LONG = (
     "tests/engine/operations/test_lake.py",
     "tests/engine/cli/test_calibrate.py",
     "tests/engine/store/test_ducklake.py",
-    "tests/engine/store/test_workbench.py",
     "tests/kernels/attention/test_attention.py",
     "tests/kernels/test_probe_compiles.py",
 )

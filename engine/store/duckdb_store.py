@@ -298,7 +298,7 @@ class Store:
         return {row[0] for row in self.rows("SELECT run_id FROM stored")}
 
     def _insert_all(self, given: Sequence[Verified], origin: Origin) -> None:
-        """All rows of these bundles in one transaction."""
+        """All rows of these bundles or none. Errors: BundleError for values that the tables can't hold, StoreError."""
         names = ", ".join(manifest.run_id for manifest, _ in given)
         with self._cursor() as cursor:
             try:

@@ -85,7 +85,7 @@ class OwnerView:
         of: Sequence[str],
         read: Callable[[], Any],
     ) -> Any:
-        """What ``read`` returns, or returned for this owner and this question."""
+        """What ``read`` returns, kept until the next change; of stored runs alone until one is deleted or labelled."""
         asked = (self.owner, kind, sql, _hashable(parameters))
         now = self._store.generation, self._store.changes
         self._begun = self._begun or now

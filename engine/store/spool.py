@@ -27,13 +27,17 @@ _NAME_BYTES = 200  # of 255, with room for a number and ".txt"
 _STALE_SECONDS = 24 * 3600
 
 
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 @dataclass(frozen=True)
 class Rejection:
     """A bundle that was set aside, or has to wait, and why."""
 
     name: str
     reason: str
-    rejected_at: str  # ISO 8601, UTC
+    rejected_at: str = field(default_factory=_now)  # ISO 8601, UTC
 
 
 @dataclass
@@ -112,7 +116,7 @@ def _take_in(
         if path.parent == store.bundles:
             store.unlisted.pop(path.name, None)
         if spool is None:
-            report.rejected.append(Rejection(path.name, reason, _now()))
+            report.rejected.append(Rejection(path.name, reason))
         elif os.path.lexists(path):
             try:
                 report.rejected.append(reject(path, reason, spool))
@@ -120,7 +124,7 @@ def _take_in(
                 return  # another process has set it aside, or taken it in
             except OSError as error:
                 why = f"{reason} It could not be set aside ({error.strerror or error}); free space, or discard it"
-                report.waiting.append(Rejection(path.name, why, _now()))
+                report.waiting.append(Rejection(path.name, why))
 
     try:
         if origin == "sample" and store.was_deleted(bundle.verify_bundle(path).digest):
@@ -129,14 +133,14 @@ def _take_in(
     except BundleError as error:
         refuse(str(error))
     except StoreError as error:
-        report.waiting.append(Rejection(path.name, str(error), _now()))
+        report.waiting.append(Rejection(path.name, str(error)))
     # The boundary of a bundle: whatever is wrong with one, the others still come in.
     except Exception as error:  # noqa: BLE001
         reason = f"{path.name} can't be taken in (unexpected {type(error).__name__}); please report it"
         if os.path.lexists(path):
             refuse(reason)
         else:  # moved into the store's folder, where the next look finds it
-            report.waiting.append(Rejection(path.name, reason, _now()))
+            report.waiting.append(Rejection(path.name, reason))
     else:
         if run_id:
             report.ingested.append(run_id)
@@ -147,9 +151,7 @@ def _take_in_together(report: IngestReport, store: Store, paths: list[Path]) -> 
     try:
         taken, left = store.adopt_together(paths)
     except StoreError as error:
-        report.waiting += [
-            Rejection(path.name, str(error), _now()) for path in paths if os.path.lexists(path)
-        ]
+        report.waiting += [Rejection(path.name, str(error)) for path in paths if os.path.lexists(path)]
         return []
     # The boundary of a bundle, as below: one by one each says what is wrong with it.
     except Exception:  # noqa: BLE001
@@ -176,7 +178,7 @@ def reject(path: Path, reason: str, spool: Path) -> Rejection:
         note.write_text(_readable(reason) + "\n", "utf-8")
     except OSError:
         note.unlink(missing_ok=True)
-    return Rejection(name, _readable(reason), _now())
+    return Rejection(name, _readable(reason))
 
 
 def rejections(spool: Path | None = None) -> list[Rejection]:
@@ -240,7 +242,3 @@ def _sweep(folder: Path, pattern: str, seconds: int) -> None:
         changed = trash.changed_at(path)
         if changed is not None and time.time() - changed > seconds:
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -6,9 +6,11 @@ import pytest
 
 from routesparse.engine import shared_folder
 from routesparse.engine.scale.ducklake import LakeStore
+from routesparse.engine.store import bundle, spool
 from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.owner_view import OwnerView
 
-IN_BOTH = ("test_store", "test_workbench")
+IN_BOTH = ("test_store",)
 
 
 @pytest.fixture(scope="session")
@@ -52,6 +54,20 @@ def opened(request, home):
         return lambda: Store(home / "routesparse.duckdb")
     address = request.getfixturevalue("lake_address")
     return lambda: LakeStore(address, home, home)
+
+
+@pytest.fixture
+def take_in(store, home):
+    """take_in(record...): the local person's view of the store with these runs and certificates in it."""
+
+    def taken(*records):
+        for record in records:
+            bundle.write_bundle(record, home / "spool")
+        report = spool.ingest_spool(store)
+        assert len(report.ingested) == len(records) and not report.rejected, report
+        return OwnerView(store, None)
+
+    return taken
 
 
 @pytest.fixture

@@ -22,11 +22,9 @@ def certified(factory):
 
 
 @pytest.fixture
-def stored(store, certified, small, home):
+def stored(store, certified, small, take_in):
     """A store with a certificate and a run."""
-    for record in (certified, small):
-        bundle.write_bundle(record, home / "spool")
-    assert not spool.ingest_spool(store, home / "spool").rejected
+    take_in(certified, small)
     return store
 
 
@@ -191,9 +189,8 @@ def test_deleted_restored_and_gone_for_good(stored):
     assert not stored.rows("SELECT * FROM trashed_run") and not (stored.trash / ID).exists()
 
 
-def test_somebody_else_neither_sees_nor_deletes_it(factory, store, home):
-    bundle.write_bundle(factory.make_certificate(owner="a" * 32), home / "spool")
-    spool.ingest_spool(store, home / "spool")
+def test_somebody_else_neither_sees_nor_deletes_it(factory, store, take_in):
+    take_in(factory.make_certificate(owner="a" * 32))
     other, ann = OwnerView(store, "b" * 32), OwnerView(store, "a" * 32)
     assert certificate_queries.certificates(other).empty and certificate_queries.resolve(other, ID) is None
     assert certificate_queries.claims(other, ID, "head").empty and other.bundle(ID) is None

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from routesparse.engine.store import audit_queries, bundle, fallback_queries, queries, spool
-from routesparse.engine.store.owner_view import OwnerView
+from routesparse.engine.store import audit_queries, bundle, fallback_queries, queries
 
 
 @pytest.fixture(scope="module")
@@ -18,11 +17,9 @@ def made(factory):
 
 
 @pytest.fixture
-def view(store, made, home):
+def view(take_in, made):
     """The store with that run in it."""
-    bundle.write_bundle(made, home / "spool")
-    assert spool.ingest_spool(store).ingested == [made.run.run_id]
-    return OwnerView(store, None)
+    return take_in(made)
 
 
 def test_a_priced_run_comes_back_as_it_was_written(made, view, tmp_path):
@@ -42,12 +39,10 @@ def test_layers_carry_their_certificate_and_how_far_they_climbed(made, view):
 
 
 @pytest.mark.parametrize("mass", [None, 0.69])
-def test_a_layer_below_its_tau_is_counted_everywhere(made, store, home, mass):
+def test_a_layer_below_its_tau_is_counted_everywhere(made, take_in, mass):
     layers = (made.layers[0], replace(made.layers[1], lower_mass=mass), *made.layers[2:])
     record = replace(made, layers=layers)
-    bundle.write_bundle(record, home / "spool")
-    spool.ingest_spool(store)
-    view, run_id = OwnerView(store, None), made.run.run_id
+    view, run_id = take_in(record), made.run.run_id
     assert record.uncertified_layers == (1,)
     assert queries.layers(view, run_id)["layer_uncertified"].tolist() == [False, True, False, False]
     assert queries.runs(view)["uncertified_layers"].tolist() == [1]
@@ -79,19 +74,17 @@ def audited(made, masses):
     ("masses", "covered"), [((0.99, 0.99), None), ((0.99, 0.0), False), ((0.0, 0.99), False)]
 )
 def test_the_least_of_two_segments_claims_tells_what_broke_but_not_that_both_held(
-    made, store, home, masses, covered
+    made, take_in, masses, covered
 ):
     """The other segment's claim was larger, perhaps larger than its truth."""
-    bundle.write_bundle(audited(made, masses), home / "spool")
-    spool.ingest_spool(store)
-    rows = audit_queries.layer_claims(OwnerView(store, None), [made.run.run_id])
+    rows = audit_queries.layer_claims(take_in(audited(made, masses)), [made.run.run_id])
     both = rows[rows["claims"] == 2]
     assert len(both)
     told = [None if pd.isna(value) else bool(value) for value in both["covered"]]
     assert told == [covered] * len(both)
 
 
-def test_a_layer_with_one_claim_is_covered_where_its_truth_reaches_it(made, factory, store, home):
+def test_a_layer_with_one_claim_is_covered_where_its_truth_reaches_it(made, factory, take_in):
     """Two segments, of which the second ran dense in layer 0."""
     choices = tuple(
         replace(c, pattern="dense", lower_mass=None) if (c.layer, c.segment) == (0, 1) else c
@@ -99,19 +92,15 @@ def test_a_layer_with_one_claim_is_covered_where_its_truth_reaches_it(made, fact
     )
     for name, mass, covered in (("aa", 0.99, True), ("bb", 0.0, False)):
         record = factory.rename(replace(audited(made, (mass, 0.99)), choices=choices), name)
-        bundle.write_bundle(record, home / "spool")
-        spool.ingest_spool(store)
-        row = audit_queries.layer_claims(OwnerView(store, None), [record.run.run_id]).iloc[0]
+        row = audit_queries.layer_claims(take_in(record), [record.run.run_id]).iloc[0]
         assert (row["claims"], bool(row["covered"])) == (1, covered)
 
 
-def test_a_layer_with_a_sparse_head_that_was_not_audited_has_no_truth(made, store, home):
+def test_a_layer_with_a_sparse_head_that_was_not_audited_has_no_truth(made, take_in):
     unit = next(c for c in made.choices if c.pattern != "dense" and c.layer == 2)
     key = (unit.layer, unit.head, unit.segment)
     audits = tuple(a for a in made.audits if (a.layer, a.head, a.segment) != key)
-    bundle.write_bundle(replace(made, audits=audits), home / "spool")
-    spool.ingest_spool(store)
-    rows = audit_queries.layer_claims(OwnerView(store, None), [made.run.run_id])
+    rows = audit_queries.layer_claims(take_in(replace(made, audits=audits)), [made.run.run_id])
     assert rows["audited_mass"].isna().tolist() == [False, False, True, False]
 
 
@@ -130,10 +119,8 @@ def test_a_candidate_does_not_carry_its_layer_s_bound_as_its_own(made, view):
     assert rows["lower_mass"].isna()[event.from_candidate]
 
 
-def test_other_policies_certify_no_layer(small, store, home):
-    bundle.write_bundle(small, home / "spool")
-    spool.ingest_spool(store)
-    view = OwnerView(store, None)
+def test_other_policies_certify_no_layer(small, take_in):
+    view = take_in(small)
     assert queries.runs(view)["uncertified_layers"].isna().all()
     assert not queries.layers(view, small.run.run_id)["layer_uncertified"].any()
     assert fallback_queries.layer_certificates(view, [small.run.run_id]).empty

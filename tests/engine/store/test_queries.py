@@ -6,30 +6,24 @@ import numpy as np
 import pytest
 
 from routesparse.engine.errors import InputError
-from routesparse.engine.store import bundle, queries, spool, thumbnail
-from routesparse.engine.store.owner_view import OwnerView
+from routesparse.engine.store import queries, thumbnail
 from routesparse.engine.store.queries import RunFilter, Unit
 
 
-def test_runs_that_share_their_label_get_whole_ids_in_links(filled, store, factory, small, home):
+def test_runs_that_share_their_label_get_whole_ids_in_links(filled, take_in, factory, small):
     twin = "20261120-d4e5b678"
-    bundle.write_bundle(factory.rename(small, twin), home / "spool")
-    spool.ingest_spool(store)
+    take_in(factory.rename(small, twin))
     assert queries.short_id(filled, twin) == twin
 
 
 @pytest.fixture
-def filled(store, record, small, factory, home):
-    bundle.write_bundle(record, home / "spool")
-    bundle.write_bundle(factory.rename(small, "3f9a1c20ffff0000"), home / "spool")
-    spool.ingest_spool(store)
-    return OwnerView(store, None)
+def filled(take_in, record, small, factory):
+    return take_in(record, factory.rename(small, "3f9a1c20ffff0000"))
 
 
-def test_filters_narrow_the_list(filled, store, factory, home):
+def test_filters_narrow_the_list(filled, take_in, factory):
     prose = factory.make_record("90ab", name="Ledger.txt", domain="prose", layers=1, heads=1, segments=1)
-    bundle.write_bundle(prose, home / "spool")
-    spool.ingest_spool(store)
+    take_in(prose)
     assert len(queries.runs(filled)) == 3
     assert list(queries.runs(filled, RunFilter(domains=("prose",)))["run_id"]) == ["90ab"]
     assert list(queries.runs(filled, RunFilter(text="ledger"))["run_id"]) == ["90ab"]

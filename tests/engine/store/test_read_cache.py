@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from routesparse.engine.store import bundle, queries, read_cache, spool
+from routesparse.engine.store import queries, read_cache
 from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.labels import Label
 from routesparse.engine.store.owner_view import OwnerView
@@ -17,10 +17,9 @@ from routesparse.engine.store.read_cache import ReadCache
 
 
 @pytest.fixture
-def filled(store, small, home):
+def filled(store, small, take_in):
     """A store with one run of the local person."""
-    bundle.write_bundle(small, home / "spool")
-    spool.ingest_spool(store)
+    take_in(small)
     return store
 
 
@@ -125,7 +124,7 @@ def test_who_asks_what_another_is_reading_takes_its_result_or_reads_where_that_f
 
 
 def test_what_a_page_made_is_made_again_after_a_change_of_its_runs_alone_and_is_no_other_owners(
-    filled, small, home, factory
+    filled, small, take_in, factory
 ):
     run_id, made = small.run.run_id, []
 
@@ -138,8 +137,7 @@ def test_what_a_page_made_is_made_again_after_a_change_of_its_runs_alone_and_is_
     assert ask(None, "dark") == "<b>None</b>" and ask("b" * 32, "light") == f"<b>{'b' * 32}</b>"
     ask(None, "all", of=())
     made.clear()
-    bundle.write_bundle(factory.make_record("20261001-000000-other000", layers=2, heads=2), home / "spool")
-    spool.ingest_spool(filled)
+    take_in(factory.make_record("20261001-000000-other000", layers=2, heads=2))
     ask(None, "light")
     assert made == [], "another run changes nothing of this one"
     assert ask("b" * 32, "light", of=("unknown",)) and made == ["light"], (
@@ -152,11 +150,10 @@ def test_what_a_page_made_is_made_again_after_a_change_of_its_runs_alone_and_is_
     assert made == ["all", "light"]
 
 
-def test_what_was_made_of_rows_from_before_a_change_is_not_kept_for_afterwards(filled, home, factory):
+def test_what_was_made_of_rows_from_before_a_change_is_not_kept_for_afterwards(filled, take_in, factory):
     early, made = OwnerView(filled, None), []
     rows = early.rows("SELECT run_id FROM run")
-    bundle.write_bundle(factory.make_record("20261001-000000-other000", layers=2, heads=2), home / "spool")
-    spool.ingest_spool(filled)
+    take_in(factory.make_record("20261001-000000-other000", layers=2, heads=2))
     assert len(early.run_ids()) == 2
 
     def count(view, rows):
@@ -211,14 +208,13 @@ def test_what_a_page_made_counts_as_much_as_it_takes(made, least):
 
 
 def test_what_was_read_of_a_run_outlives_other_runs_but_neither_its_deletion_nor_a_label(
-    filled, asked, small, home, factory
+    filled, asked, small, take_in, factory
 ):
     view, run_id = OwnerView(filled, None), small.run.run_id
     found, key = queries.layers(view, run_id), view.key(run_id)
     other = factory.make_record("20261001-000000-other000", layers=2, heads=2, segments=1)
     assert queries.layers(view, other.run.run_id).empty and view.key(other.run.run_id) == 0
-    bundle.write_bundle(other, home / "spool")
-    spool.ingest_spool(filled)
+    take_in(other)
     asked.clear()
     assert queries.layers(view, run_id).equals(found) and asked == []
     assert len(queries.layers(view, other.run.run_id)) == 2, "a run that was unknown is asked for again"

@@ -7,21 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from routesparse.engine.store import bundle, queries, spool, sprite
-from routesparse.engine.store.duckdb_store import Store
-from routesparse.engine.store.owner_view import OwnerView
+from routesparse.engine.store import queries, sprite
 
 
 @pytest.fixture
-def stored(tmp_path, factory):
+def stored(take_in, factory):
     """A run of 4 x 4 heads whose head (1, 2) has no probe in segment 0."""
     record = factory.make_record(layers=4, heads=4, tokens=4096, probe_columns=32)
     kept = tuple(p for p in record.probes if (p.layer, p.head, p.segment) != (1, 2, 0))
-    bundle.write_bundle(replace(record, probes=kept), tmp_path / "spool")
-    store = Store(tmp_path / "store.duckdb")
-    spool.ingest_spool(store, tmp_path / "spool")
-    yield OwnerView(store, None), record.run.run_id
-    store.close()
+    return take_in(replace(record, probes=kept)), record.run.run_id
 
 
 def test_every_tile_is_the_thumbnail_of_its_head_pooled_by_maximum(stored):

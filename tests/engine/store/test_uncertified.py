@@ -6,15 +6,14 @@ from dataclasses import replace
 import pytest
 
 from routesparse.engine.rows import is_uncertified
-from routesparse.engine.store import bundle, compare_queries, fallback_queries, queries, spool
-from routesparse.engine.store.owner_view import OwnerView
+from routesparse.engine.store import compare_queries, fallback_queries, queries
 
 TAU = 0.9
 MASSES = [None, math.nan, 0.0, 0.5, math.nextafter(TAU, 0.0), TAU, math.nextafter(TAU, 1.0), 1.0]
 
 
 @pytest.fixture
-def stored(store, small, home):
+def stored(take_in, small):
     """store_with(masses): a run whose units have these certificates, all sparse but those of pattern dense."""
 
     def store_with(pairs):
@@ -24,9 +23,7 @@ def stored(store, small, home):
         )
         run = replace(small.run, tau=TAU, units=len(choices), heads=len(choices))
         record = replace(small, run=run, choices=choices, candidates=(), fallbacks=(), audits=(), probes=())
-        bundle.write_bundle(record, home / "spool")
-        assert spool.ingest_spool(store).ingested
-        return record, OwnerView(store, small.run.owner)
+        return record, take_in(record)
 
     return store_with
 

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from routesparse.engine.store import bundle, queries, spool, verdicts
-from routesparse.engine.store.owner_view import OwnerView
+from routesparse.engine.store import queries, verdicts
 from routesparse.engine.verdict import of_record
 
 
@@ -42,12 +41,9 @@ CHANGES = {
 
 @pytest.mark.parametrize("kind", ["certified", "priced"])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_stored_run_has_the_verdict_of_its_record(store, home, factory, small, change, kind):
+def test_a_stored_run_has_the_verdict_of_its_record(take_in, factory, small, change, kind):
     made = change(small if kind == "certified" else factory.priced(small))
-    bundle.write_bundle(made, home / "spool")
-    bundle.write_bundle(factory.rename(small, "00other00"), home / "spool")
-    assert len(spool.ingest_spool(store).ingested) == 2
-    view = OwnerView(store, None)
+    view = take_in(made, factory.rename(small, "00other00"))
     assert verdicts.of_run(view, made.run.run_id) == of_record(made)
     listed = queries.runs(view)
     assert dict(zip(listed["run_id"], verdicts.of_rows(listed), strict=True))[made.run.run_id] == of_record(

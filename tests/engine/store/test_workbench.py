@@ -19,12 +19,9 @@ ANN, BOB = "a" * 32, "b" * 32
 
 
 @pytest.fixture
-def runs(store, small, factory, home):
+def runs(take_in, small, factory):
     """The local person's view of two stored runs."""
-    for record in (small, factory.rename(small, "0badcafe0badcafe")):
-        bundle.write_bundle(record, home / "spool")
-    spool.ingest_spool(store)
-    return OwnerView(store, None)
+    return take_in(small, factory.rename(small, "0badcafe0badcafe"))
 
 
 def test_a_label_is_listed_searched_and_filtered_by(runs, small):
@@ -75,12 +72,13 @@ def test_one_run_is_pinned_and_a_pin_keeps_the_words(runs, small):
     assert label_queries.pinned(runs) is None
 
 
-def test_two_owners_label_and_pin_apart_on_a_sample_and_not_each_other_s_runs(store, small, factory, home):
+def test_two_owners_label_and_pin_apart_on_a_sample_and_not_each_other_s_runs(
+    store, small, factory, home, take_in
+):
     bundle.write_bundle(small, home / "samples")
     spool.ingest_samples(store, home / "samples")
     hers = factory.rename(small, "a1a1a1a1a1a1a1a1")
-    bundle.write_bundle(replace(hers, run=replace(hers.run, owner=ANN)), home / "spool")
-    spool.ingest_spool(store)
+    take_in(replace(hers, run=replace(hers.run, owner=ANN)))
     ann, bob, sample = OwnerView(store, ANN), OwnerView(store, BOB), small.run.run_id
     ann.set_label(sample, Label("ann's", pinned=True))
     bob.set_label(sample, Label("bob's", tags=("bob",), pinned=True))
