@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
 import pandas as pd
@@ -36,6 +37,18 @@ def of_rows(rows: pd.DataFrame, left: int = 1) -> str:
 
 def _place(left: bool, cell: str) -> str:
     return ' class="l say"' if len(cell) > _LONG else " class=l" if left else ""
+
+
+def table(heads: Sequence[str], lines: Iterable[Sequence[str]], left: Collection[int] = (0,)) -> str:
+    """HTML of a table. heads: names, or th elements; lines: cells as HTML; left: columns of words."""
+    sides = [' class="l"' if place in left else "" for place in range(len(heads))]
+    names = zip(sides, heads, strict=True)
+    head = "".join(name if name.startswith("<th") else f"<th{side}>{name}</th>" for side, name in names)
+    body = "".join(
+        "<tr>" + "".join(f"<td{side}>{cell}</td>" for side, cell in zip(sides, line, strict=True)) + "</tr>"
+        for line in lines
+    )
+    return framed(f"<tr>{head}</tr>{body}")
 
 
 def sideways(more: str = "") -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
@@ -196,18 +196,10 @@ def _worst(heads: pd.DataFrame) -> pd.DataFrame:
 def _table_card(row: CertificateRow, claims: pd.DataFrame, title: str, key: str, of: str) -> None:
     """A line a claim, of heads or of layers."""
     heads, lines = certificate_words.claims_table(row, list(frames.rows(claims)))
-    head = "".join(
-        glossary.heading(name, _COLUMN_TERMS[name]) if name in _COLUMN_TERMS else f"<th>{name}</th>"
-        for name in heads[1:]
-    )
-    body = "".join(
-        f'<tr><td class="l">{name}</td>{"".join(f"<td>{escape(cell)}</td>" for cell in cells)}</tr>'
-        for name, *cells in lines
-    )
+    heads = [glossary.heading(name, _COLUMN_TERMS[name]) if name in _COLUMN_TERMS else name for name in heads]
+    table = tables.table(heads, [[escape(cell) for cell in line] for line in lines])
     with st.container(border=True, key=f"card-certificate-{key}", gap="xsmall"):
-        st.html(
-            f'<div class="rs-h">{title}</div>' + tables.framed(f'<tr><th class="l"></th>{head}</tr>{body}')
-        )
+        st.html(f'<div class="rs-h">{title}</div>{table}')
         exports.chart_foot(
             f"certificate-{key}-{queries.label(row.run_id)}",
             f"n = {len(claims):,}, {of}, by mean output error over random rows · at most, at least: bounds at "
@@ -219,20 +211,12 @@ def _table_card(row: CertificateRow, claims: pd.DataFrame, title: str, key: str,
 
 def _named_card(row: CertificateRow, named: list[NamedRow]) -> None:
     heads, lines = certificate_words.named_table(named, words=True)
-    left = ' class="l"'
-
-    def cells(tag: str, line: Sequence[str]) -> str:
-        return "".join(
-            f"<{tag}{left if place < 3 else ''}><bdi>{escape(cell)}</bdi></{tag}>"
-            for place, cell in enumerate(line)
-        )
-
-    body = "".join(f"<tr>{cells('td', line)}</tr>" for line in lines)
+    cells = [[f"<bdi>{escape(cell)}</bdi>" for cell in line] for line in lines]
+    table = tables.table(heads, cells, (0, 1, 2))
     with st.container(border=True, key="card-named-rows", gap="xsmall"):
         st.html(
             f'<div class="rs-h">Rows that were named {glossary.mark("named_rows")}</div>'
-            f'<div class="rs-note">{escape(certificate_words.named_note(row))}</div>'
-            + tables.framed(f"<tr>{cells('th', heads)}</tr>{body}")
+            f'<div class="rs-note">{escape(certificate_words.named_note(row))}</div>{table}'
         )
         exports.chart_foot(
             f"certificate-named-{queries.label(row.run_id)}",

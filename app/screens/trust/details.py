@@ -147,19 +147,17 @@ def _looseness(gaps: pd.Series, bound: str) -> str:
 
 
 def _kinds_html(kinds: pd.DataFrame) -> str:
-    body = []
-    for kind in OUTCOMES:
-        rows = kinds[kinds["kind"] == kind]
-        body.append(
-            f'<tr><td class="l">{_KIND_NAMES.get(kind, kind)}</td><td>{int(rows["units"].sum()):,}</td>'
-            f"<td>{numbers.share(fallen.share(kinds, kind, 'units'))}</td>"
-            f"<td>{numbers.micros(rows['kernel_us'].sum())}</td>"
-            f"<td>{numbers.share(fallen.share(kinds, kind, 'kernel_us'))}</td></tr>"
+    lines = [
+        (
+            _KIND_NAMES.get(kind, kind),
+            f"{int(rows['units'].sum()):,}",
+            numbers.share(fallen.share(kinds, kind, "units")),
+            numbers.micros(rows["kernel_us"].sum()),
+            numbers.share(fallen.share(kinds, kind, "kernel_us")),
         )
-    return tables.framed(
-        '<tr><th class="l">kind</th><th>units</th><th>of units</th><th>predicted time</th>'
-        f"<th>of time</th></tr>{''.join(body)}"
-    )
+        for kind, rows in ((kind, kinds[kinds["kind"] == kind]) for kind in OUTCOMES)
+    ]
+    return tables.table(("kind", "units", "of units", "predicted time", "of time"), lines)
 
 
 def _shares_card(store: OwnerView, shown: Scope) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from html import escape
 from typing import Any
 
@@ -61,28 +62,31 @@ def held(layers: pd.DataFrame, confidence: float) -> str:
 
 def _table(store: OwnerView, rows: pd.DataFrame, with_run: bool) -> str:
     heading = glossary.heading
-    head = (
-        f"{'<th class=l>run</th><th class=l>prompt</th>' if with_run else ''}<th class=l>layer</th>"
-        f"{heading('certified', 'layer_certificate')}"
-        f"{heading('τ layer', 'tau_layer')}{heading('raised', 'raised')}<th>audited mean</th>"
-        '<th>sparse units</th><th class="l">verdict</th>'
-    )
-    body = []
+    heads = ["run", "prompt"] if with_run else []
+    heads += ["layer", heading("certified", "layer_certificate"), heading("τ layer", "tau_layer")]
+    heads += [heading("raised", "raised"), "audited mean", "sparse units", "verdict"]
+    lines = []
     for row in frames.rows(rows):
         run_id = str(row.run_id)
         address = escape(navigate.address("map", run=queries.short_id(store, run_id), layer=row.layer))
-        run = f'<td class="l">{escape(queries.label(run_id))}</td>' if with_run else ""
-        prompt = f'<td class="l w">{escape(str(row.prompt_name))}</td>' if with_run else ""
-        raised = "–" if numbers.is_missing(row.raised) else f"{int(row.raised)}"
-        certified = "–" if numbers.is_missing(row.lower_mass) else numbers.bound(row.lower_mass)
-        audited = "–" if numbers.is_missing(row.audited_mass) else numbers.mass(row.audited_mass)
-        units = "–" if numbers.is_missing(row.sparse_units) else f"{int(row.sparse_units)}"
-        body.append(
-            f'<tr>{run}{prompt}<td class="l"><a href="{address}" target="_self">layer {row.layer}</a></td>'
-            f"<td>{certified}</td><td>{numbers.threshold(row.tau_layer)}</td><td>{raised}</td>"
-            f'<td>{audited}</td><td>{units}</td><td class="l">{_verdict(row)}</td></tr>'
+        line = [escape(queries.label(run_id)), escape(str(row.prompt_name))] if with_run else []
+        lines.append(
+            [
+                *line,
+                f'<a href="{address}" target="_self">layer {row.layer}</a>',
+                _known(row.lower_mass, numbers.bound),
+                numbers.threshold(row.tau_layer),
+                _known(row.raised, numbers.count),
+                _known(row.audited_mass, numbers.mass),
+                _known(row.sparse_units, numbers.count),
+                _verdict(row),
+            ]
         )
-    return tables.framed(f"<tr>{head}</tr>{''.join(body)}")
+    return tables.table(heads, lines, (0, 1, 2, len(heads) - 1) if with_run else (0, len(heads) - 1))
+
+
+def _known(value: Any, printed: Callable[[Any], str]) -> str:
+    return "–" if numbers.is_missing(value) else printed(value)
 
 
 def _verdict(row: Any) -> str:

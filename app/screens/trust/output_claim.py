@@ -10,9 +10,8 @@ import streamlit as st
 
 from routesparse.app.shell import navigate
 from routesparse.app.shell.scope import Scope
-from routesparse.app.ui import exports, glossary, numbers, states
+from routesparse.app.ui import exports, glossary, numbers, states, tables
 from routesparse.app.ui.plain_text import visible
-from routesparse.app.ui.tables import framed
 from routesparse.engine.export import certificate_words
 from routesparse.engine.rounding import all_digits, at_most
 from routesparse.engine.store import certificate_queries, frames, queries
@@ -82,18 +81,20 @@ def claim(rows: int, all_rows: bool, confidence: float, largest: float) -> str:
 
 
 def _table(found: pd.DataFrame) -> str:
-    head = '<th class="l">certifies</th><th class="l">verdict</th><th>error ≤</th><th>worst row</th>'
-    body = []
+    lines = []
     for one in frames.rows(found):
         address = escape(navigate.address("trust", run=queries.label(str(one.run_id))))
-        plan = one.function if numbers.is_missing(one.plan) else one.plan
+        plan = escape(visible(str(one.function if numbers.is_missing(one.plan) else one.plan)))
         own = " (our router with this run’s settings)" if one.same_router else ""
         known = not numbers.is_missing(one.hit_rate_bound)
-        hit = certificate_words.lower(one.hit_rate_bound, True) if known else "–"
-        cells = (certificate_words.upper(one.mean_error_bound), f"{one.largest_error:.3g}", hit)
-        body.append(
-            f'<tr><td class="l"><a href="{address}" target="_self"><bdi>{escape(visible(str(plan)))}</bdi></a>{own}'
-            f'</td><td class="l">{certificate_words.word(str(one.verdict), one.tolerance)}</td>'
-            f"{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+        lines.append(
+            (
+                f'<a href="{address}" target="_self"><bdi>{plan}</bdi></a>{own}',
+                certificate_words.word(str(one.verdict), one.tolerance),
+                certificate_words.upper(one.mean_error_bound),
+                f"{one.largest_error:.3g}",
+                certificate_words.lower(one.hit_rate_bound, True) if known else "–",
+            )
         )
-    return framed(f"<tr>{head}<th>largest key ≥</th></tr>{''.join(body)}")
+    heads = ("certifies", "verdict", "error ≤", "worst row", "largest key ≥")
+    return tables.table(heads, lines, (0, 1))
