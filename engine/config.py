@@ -85,10 +85,7 @@ class LatencyBudget:
 
 
 def default_segment(on_gpu: bool) -> int:
-    """Tokens of a segment where nobody names them: deciding costs a GPU by the segment and a CPU by the token.
-
-    At 131,072 tokens on an H200, deciding on eight segments took 9.7 ms a layer and on one 1.8 ms.
-    """
+    """Tokens of a segment where nobody names them: deciding costs a GPU by the segment and a CPU by the token."""
     return 131_072 if on_gpu else 16_384
 
 

@@ -221,11 +221,8 @@ def shown(value: Any) -> str:
             text += part
             if len(text) > SHOWN_CHARACTERS:
                 return f"{text[:SHOWN_CHARACTERS]}..."
-    except (
-        RecursionError,
-        TypeError,
-        ValueError,
-    ):  # too deep, a key that is no text, in a circle or too many digits
+    # Too deep, a key that is no text, in a circle or too many digits.
+    except (RecursionError, TypeError, ValueError):
         return "something that can't be shown"
     return text
 
@@ -259,26 +256,22 @@ def _made(schema: CoreSchema, from_json: bool) -> SchemaValidator:
     """
     from pydantic_core import CoreConfig, SchemaValidator
 
+    exact = {"int", "float", "bool", "str"} | (set() if from_json else {"tuple", "dataclass"})
+
     def strict(node: Any) -> Any:
         if isinstance(node, list | tuple):
             return type(node)(map(strict, node))
         if not isinstance(node, dict):
             return node
         node = {name: strict(part) for name, part in node.items()}
-        if node.get("type") in (
-            "int",
-            "float",
-            "bool",
-            "str",
-            *(() if from_json else ("tuple", "dataclass")),
-        ):
+        kind = node.get("type")
+        if kind in exact:
             node["strict"] = True
-        if node.get("type") in ("list", "tuple", "dict"):
+        if kind in ("list", "tuple", "dict"):
             node["fail_fast"] = True
-        return _as_written(node) if node.get("type") == "dataclass" and from_json else node
+        return _as_written(node) if kind == "dataclass" and from_json else node
 
-    config = CoreConfig(allow_inf_nan=False)
-    return SchemaValidator(strict(schema), config)
+    return SchemaValidator(strict(schema), CoreConfig(allow_inf_nan=False))
 
 
 def _as_written(node: Any) -> CoreSchema:

@@ -89,10 +89,9 @@ def calibrate(
         if int(device.partition(":")[2] or 0) >= torch.cuda.device_count():
             raise InputError(f"device {device} is not there; {torch.cuda.device_count()} GPUs are")
     check_prompts(prompts)
-    from routesparse.engine.calibrate.measure import measure_window
+    from routesparse.engine.calibrate.fit import Recipe, cut_folds
+    from routesparse.engine.calibrate.measure import ask, opening, share_calibration
     from routesparse.engine.calibrate.prompts import document_groups
-    from routesparse.engine.calibrate.recipe import Recipe, cut_folds
-    from routesparse.engine.calibrate.shared import ask, opening, share_calibration
     from routesparse.engine.models.load import load_tokenizer
     from routesparse.engine.models.token_count import most_tokens
 
@@ -102,7 +101,7 @@ def calibrate(
     recipe = Recipe(target.stem, domain, config, lengths, (fold_a, fold_b), audit_rows, robust, profile)
     folds = cut_folds(document_groups(prompts, domain, tokenizer), recipe, tokenizer)
     report.line(f"loading model {model}")
-    opened = opening(model, scaling, device, measure_window)
+    opened = opening(model, scaling, device)
     crew, count = shared.crew(opened)
     with Team(crew, count, report.line) as team:
         about = ask(team, opened, config, segment is not None, profile)

@@ -1,10 +1,7 @@
 """From the device to the host without waiting: copies that leave on their own and are waited for when somebody reads.
 
-On a GPU copies are queued on a stream of their own (pinned memory), beside the attention kernel that follows; on a CPU
-they are plain copies.
-
-The stream of their own matters: records leave while the attention kernel runs, and a replayed graph waits only for
-the copies of its last replay.
+On a GPU copies are queued on a stream of their own (pinned memory): records leave while the attention kernel runs, and
+a replayed graph waits only for the copies of its last replay. On a CPU they are plain copies.
 """
 
 from __future__ import annotations

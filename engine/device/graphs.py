@@ -5,10 +5,9 @@ between replays enters through static buffers: the random draws, the padding, an
 kernels read from a table, so no query or key is copied. What leaves lies in the graph's own memory until the next
 replay; everything that reads it is queued on the same stream before that.
 
-Some 150 launches would otherwise bind a decision to the host. A shape is launched at its first call and captured at
-its second, about 15 ms together; the pooled probe and attention sinks are never captured. Graphs are kept
-between a worker's prompts and between the route() blocks of a model, up to KEPT of them and KEPT_SHARE of the memory. A
-session with a calibration keeps graphs of its own, because they read its error predictor by address.
+A shape is launched at its first call and captured at its second; the pooled probe and attention sinks are never
+captured. Graphs are kept between a worker's prompts and between the route() blocks of a model. A session with a
+calibration keeps graphs of its own, because they read its error predictor by address.
 """
 
 from __future__ import annotations
@@ -53,7 +52,13 @@ class Graphs:
     One device, one thread at a time. What was used last is kept, up to KEPT graphs and KEPT_SHARE of the memory.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, capture: bool = True) -> None:
+        """capture: False launches everything at each call, with the same results.
+
+        For prompts of all lengths, whose graphs no other prompt would replay, and for several processes on one GPU:
+        capturing takes memory from the driver, which waits for all of them.
+        """
+        self._capture = capture
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
         self._evicted: dict[Hashable, int] = {}  # the call that each key made room at
         self._calls = 0
@@ -70,6 +75,8 @@ class Graphs:
         The first call of a key runs eagerly: it compiles kernels and fills the caches of constants.
         """
         device = inputs.q.device
+        if not self._capture:
+            return function(inputs, to_device(draws, device))
         # What inference mode makes is no tensor for a caller outside of it.
         caller = (device, _stream(device), torch.is_inference_mode_enabled())
         key = (key, caller, inputs.q.dtype, *(x.shape + x.stride() for x in (inputs.q, inputs.k)))
@@ -118,24 +125,6 @@ class Graphs:
         key, _ = self._entries.popitem(last=False)
         self._evicted = {kept: at for kept, at in self._evicted.items() if self._calls < at + SHUT_OUT}
         self._evicted[key] = self._calls
-
-
-class Uncaptured(Graphs):
-    """Launches everything at each call, with the same results.
-
-    For prompts of all lengths, whose graphs no other prompt would replay, and for several processes on one GPU:
-    capturing takes memory from the driver, which waits for all of them.
-    """
-
-    def run(
-        self,
-        key: Hashable,
-        inputs: AttentionInputs,
-        draws: torch.Tensor,
-        function: Callable[[AttentionInputs, torch.Tensor], T],
-    ) -> T:
-        """See ``Graphs.run``."""
-        return function(inputs, to_device(draws, inputs.q.device))
 
 
 @contextmanager

@@ -1,8 +1,7 @@
 """What glibc does with a CPU prefill's memory: kept between operations, given back between jobs.
 
 By default tensors of 32 MB and more get pages of their own from the system and return them when they are freed; the
-system clears each new page. That took a tenth of a routed prefill of 16,384 tokens (bundled model, two threads), which
-had 350,000 page faults; a dense one, whose heap no record of a decision breaks up, had 30,000.
+system clears each new page, which took a tenth of a routed prefill of 16,384 tokens (bundled model, two threads).
 """
 
 from __future__ import annotations

@@ -30,13 +30,7 @@ from routesparse.engine.models.files import (
 from routesparse.engine.models.refusals import check_family
 from routesparse.engine.models.rope import RopeScaling, revision_with
 from routesparse.engine.models.token_text import text_of
-from routesparse.engine.prompts.text import (
-    Prompt,
-    PromptText,
-    as_model_error,
-    refuse_too_long,
-    tokenize,
-)
+from routesparse.engine.prompts.text import Prompt, PromptText, as_model_error, refuse_too_long, tokenize
 
 _LOCAL: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
 _SMALL_MODEL = 1_000_000  # weights: what is missing of one is named

@@ -32,14 +32,7 @@ from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.segments import Segment, split
 from routesparse.engine.profiles.files import fitting, load_profile
-from routesparse.engine.profiles.plans import (
-    PlanCase,
-    PromptPlans,
-    Work,
-    random_inputs,
-    synthetic,
-    work_of,
-)
+from routesparse.engine.profiles.plans import PlanCase, PromptPlans, Work, random_inputs, synthetic, work_of
 from routesparse.engine.profiles.shape import SHORT_NAMES, AttentionShape
 from routesparse.engine.progress import Progress, no_progress
 from routesparse.kernels.interface import sparse_attention
@@ -215,8 +208,7 @@ class _Clock:
     def fit(self, source: str, column_us: float | None = None) -> dict[str, Any]:
         """Costs by name, from dense attention, the probe and the source's fitted plans.
 
-        column_us: a single column's, where it is known. The router's plans may hardly have any: of 72 plans two had 275
-        columns in all, and a fit put one at 115 us; the same run's synthetic plans, made of columns, at less than 1.
+        column_us: a single column's, where it is known: the router's plans may have too few to tell.
         """
         plans = [c for c in self.cells if c["mix"] == "dense" or (c.get("source") == source and c["fitted"])]
         counts, target = np.array([_counts(c) for c in plans]), np.array([c["best_us"] for c in plans])

@@ -9,11 +9,6 @@ kvpress 0.5.5 wants transformers below 5.3. Later ones no longer hand ``cache_po
 press reads: a hook restores it. ObservedAttention reads the attention matrix of eager attention, which a routed
 prefill never has: a hook computes the sums over queries that it makes of it, in slices of rows, exactly. That is as
 much work as the dense prefill's scores, so it is refused for long prompts.
-
-    make kvpress
-    from kvpress import SnapKVPress
-    with route(model) as trace, pressed(model, SnapKVPress(compression_ratio=0.5)):
-        model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=64)
 """
 
 from __future__ import annotations

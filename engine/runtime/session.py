@@ -4,8 +4,7 @@ Every ``with route(model)`` has its own session, and every record is keyed by la
 models, ranks or threads never meet; those of one model share what a GPU captured (route.py).
 
 Whether routing pays is the same for all layers of a plain prompt. So the first layer asks the session, and below
-break-even the others call the dense kernel at once (``untouched``): asking in each layer cost some 50 us of Python on
-the host of an H200, 7 % of the bundled model's prefill of 4,096 tokens. Padded prompts, sliding windows, chunks and
+break-even the others call the dense kernel at once (``untouched``). Padded prompts, sliding windows, chunks and
 gradients ask in every layer.
 """
 

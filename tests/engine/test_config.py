@@ -30,17 +30,13 @@ def test_a_budget_is_a_fraction_of_dense_or_microseconds(text, value, unit):
     "text", ["", " ", "us", "0.25ms", "a quarter", "25%", "0,25", "1 2", "nan", "inf", "0x10", "1e", "--1"]
 )
 def test_a_budget_that_is_no_number_is_refused_with_both_forms(text):
-    with pytest.raises(
-        ConfigError, match=r"is not understood; pass a fraction like 0.25 or a time like 800us"
-    ):
+    with pytest.raises(ConfigError, match=r"is not understood; pass a fraction like 0.25 or"):
         LatencyBudget.parse(text)
 
 
 @pytest.mark.parametrize("text", ["0", "0us", "-0.25", "-800us", "1e400", "1e400us"])
 def test_a_budget_without_time_is_refused(text):
-    with pytest.raises(
-        ConfigError, match=r"budget is .* must be a number above 0 .*; pass a fraction of dense"
-    ):
+    with pytest.raises(ConfigError, match=r"budget is .* must be a number above 0 .*; pass a fraction"):
         LatencyBudget.parse(text)
 
 

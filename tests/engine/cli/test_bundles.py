@@ -245,9 +245,7 @@ def test_an_archive_that_others_packed_is_read_and_a_bomb_is_not(
     assert "unpacks to more than 2 MB; it is no bundle" in refused(run, home, "ingest", tmp_path / "bomb.zip")
 
 
-def test_an_archive_with_a_file_twice_is_refused_and_one_with_more_files_leaves_them(
-    run, home, bundle, tmp_path
-):
+def test_an_archive_with_a_file_twice_is_refused_and_more_files_are_left(run, home, bundle, tmp_path):
     source = bundle()
     packed(source, tmp_path / "x.zip")
     with zipfile.ZipFile(tmp_path / "x.zip", "a") as archive:

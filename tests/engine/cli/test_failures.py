@@ -3,43 +3,32 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from pathlib import Path
 
 import pytest
-import torch
 
-from routesparse.engine.cli import main as cli
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.method.latency import LatencyProfile
 
 PROMPT = "the quick brown fox jumps over the lazy dog. " * 14
 
 
 @pytest.fixture
-def analyze(tmp_path, monkeypatch, capsys):
+def analyze(tmp_path, monkeypatch, tiny_model, run):
     """Analyse PROMPT with a model; returns (exit code, stdout, the error line, files left in the home folder)."""
-    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
-    profile = {
-        "schema": 1, "name": "", "device": "test", "backend": "torch", "dtype": "float32", "head_dim": 16, "groups": 2,
-        "threads": 1, "block_q": 128, "block_k": 64, "row_us": 1.0, "tile_us": 1.0, "column_us": 0.1,
-        "dense_row_us": 1.0, "dense_tile_us": 2.0, "probe_base_us": 50.0, "probe_head_us": 0.0, "probe_key_us": 0.01,
-        "median_error": 0.1, "cells": [], "versions": {}, "created_at": "", "command": "",
-    }  # fmt: skip
+    home = tmp_path / "home"
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(home))
+    name = tiny_model.SHAPE.profile_name(RouterConfig())
+    costs = (1.0, 1.0, 0.1, 1.0, 2.0, 50.0, 0.0, 0.01, 0.1)
+    kept = LatencyProfile(name, "test", "torch", "float32", 16, 2, 1, 128, 64, *costs).save(home / "profiles")
     prompt = tmp_path / "prompt.txt"
     prompt.write_text(PROMPT)
 
     def call(model: Path, *options: str) -> tuple[int, str, str, list[str]]:
-        from routesparse.engine.config import RouterConfig
-        from routesparse.engine.profiles import measure
-
-        name = measure._key(torch.device("cpu"), torch.float32, 16, 2, RouterConfig())
-        file = tmp_path / "home" / "profiles" / f"{name}.json"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps({**profile, "name": name}))
-        code = cli.main(["analyze", str(prompt), "--model", str(model), "--break-even", "0", *options])
-        output = capsys.readouterr()
-        left = [str(p.relative_to(tmp_path / "home")) for p in (tmp_path / "home").rglob("*") if p.is_file()]
-        return code, output.out, output.err.splitlines()[-1], sorted(set(left) - {f"profiles/{name}.json"})
+        code, out, err = run("analyze", prompt, "--model", model, "--break-even", "0", *options)
+        left = [str(path.relative_to(home)) for path in home.rglob("*") if path.is_file() and path != kept]
+        return code, out, err.splitlines()[-1], sorted(left)
 
     return call
 
@@ -58,9 +47,8 @@ def test_nan_or_inf_in_a_layer_names_the_layer(analyze, tiny_model, tmp_path, po
 
 
 def test_a_budget_below_the_cost_of_the_probe(analyze, tiny_model, tmp_path):
-    code, out, error, left = analyze(
-        tiny_model.save(tmp_path / "model"), "--policy", "budgeted", "--budget", "1us"
-    )
+    model = tiny_model.save(tmp_path / "model")
+    code, out, error, left = analyze(model, "--policy", "budgeted", "--budget", "1us")
     assert (code, out, left) == (2, "", [])
     assert "below the probe's" in error
     assert "raise the budget" in error

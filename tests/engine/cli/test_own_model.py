@@ -40,7 +40,7 @@ def test_every_line_of_the_guide_runs_in_its_order(run, model, home, tmp_path, m
     (tmp_path / "prompt.txt").write_text(prompt)
     monkeypatch.chdir(tmp_path)
     assert [line.split()[0] for line in LINES] == [
-        *("doctor", "profile", "analyze", "tune", "calibrate", "analyze"),
+        *("doctor", "profile", "analyze", "tune", "calibrate", "analyze")
     ]
     told = []
     for line in LINES:

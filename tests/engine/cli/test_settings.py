@@ -110,9 +110,7 @@ def test_a_profile_is_not_measured_where_it_can_t_be_written(refused):
     ],
     ids=lambda value: " ".join(value)[:30] if isinstance(value, list) else "",
 )
-def test_a_calibration_is_not_begun_with_wrong_settings(
-    refused, model, prompt, tmp_path, monkeypatch, options, message
-):
+def test_a_calibration_is_not_begun_so(refused, model, prompt, tmp_path, monkeypatch, options, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.json").mkdir()
     given = ["calibrate", model, prompt, "--domain", "mine", "--tokens", "512", "512"]
@@ -130,9 +128,7 @@ def test_any_file_name_becomes_a_label_that_a_bundle_can_hold(run, home, model, 
     assert label.isprintable() and 0 < len(label) <= MAX_LABEL
 
 
-def test_a_prompt_that_can_t_fit_is_refused_within_seconds_and_before_a_model_is_loaded(
-    refused, model, tmp_path
-):
+def test_a_prompt_that_can_t_fit_is_refused_within_seconds_before_loading(refused, model, tmp_path):
     file = tmp_path / "long.txt"
     file.write_text("The harbour master writes a ledger. " * 440_000)
     started = time.monotonic()
@@ -172,9 +168,7 @@ def test_a_failing_machine_is_one_line(run, home, model, prompt, monkeypatch, er
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
-def test_a_bundle_that_finds_no_room_is_one_line_with_code_two(
-    run, home, factory, tmp_path, monkeypatch, code
-):
+def test_a_bundle_that_finds_no_room_is_one_line(run, home, factory, tmp_path, monkeypatch, code):
     folder = bundle.write_bundle(
         factory.make_record("run0", layers=2, heads=2, tokens=2048), tmp_path / "made"
     )

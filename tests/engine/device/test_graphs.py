@@ -131,9 +131,7 @@ def test_no_query_or_key_is_kept_and_old_graphs_make_room(oracle, decide):
         assert sum(x.numel() for x in held) <= 2 + 12
 
 
-def test_graphs_beyond_their_share_of_the_memory_make_room_the_oldest_first(
-    oracle, calls, decide, monkeypatch
-):
+def test_graphs_beyond_their_share_of_memory_make_room_oldest_first(oracle, calls, decide, monkeypatch):
     taken = iter(range(0, 1_000, 10))
     monkeypatch.setattr(module, "_reserved", lambda device: next(taken))
     monkeypatch.setattr(module, "_most_bytes", lambda device: 25)

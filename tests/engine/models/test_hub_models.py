@@ -13,8 +13,6 @@ import pytest
 import torch
 import transformers
 
-from routesparse.engine.config import RouterConfig
-from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.files import revision_of
 from routesparse.engine.models.load import load_model, revision_of_model, shape_of
 from routesparse.engine.runtime.attention_router import AttentionRouter
@@ -22,14 +20,12 @@ from routesparse.engine.runtime.route import route
 from routesparse.engine.runtime.transformers import routed_by
 from routesparse.engine.store.bundle import read_bundle
 from routesparse.kernels.interface import RowPlan, sparse_attention
+from tests.engine import tiny_shape
 
 LENGTHS = 32
 TOKENS = 640
-CONFIG = RouterConfig(
-    break_even_tokens=0, block_q=32, block_k=16, tail_tokens=32, routing_rows=16, certificate_rows=16
-)
-# Costs of a machine where blocks are dear and nothing else costs: what is sparse does not depend on today's load.
-PROFILE = LatencyProfile("p", "d", "torch", "float32", 16, 2, 1, 32, 16, 0, 10, 0, 0, 10, 0, 0, 0, 0)
+CONFIG = tiny_shape.config(0)
+PROFILE = tiny_shape.profile()
 
 
 def attention(family, heads, kv_heads, hidden_size, context, theta, **others):

@@ -68,9 +68,8 @@ def test_the_model_is_the_one_that_transformers_makes_of_the_same_configuration(
     rope = {**SCALINGS[kind], "rope_theta": THETA}
     if kind != "linear":
         rope["original_max_position_embeddings"] = TRAINED
-    config = transformers.AutoConfig.from_pretrained(
-        folder, rope_parameters=rope, max_position_embeddings=4 * TRAINED
-    )
+    longer = {"rope_parameters": rope, "max_position_embeddings": 4 * TRAINED}
+    config = transformers.AutoConfig.from_pretrained(folder, **longer)
     twin = transformers.AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=torch.float32)
     plain = load_model(str(folder), device="cpu").model
     with torch.no_grad():
@@ -118,9 +117,8 @@ def test_a_number_written_whole_is_the_same_scaling(folder, kind):
 
 
 def calibration(revision):
-    return Calibration(
-        "mine", "mine", None, 0.5, "tiny", revision, library_hash(), stamp_of(CONFIG), (), (), 0, {}
-    )
+    stamps = (revision, library_hash(), stamp_of(CONFIG))
+    return Calibration("mine", "mine", None, 0.5, "tiny", *stamps, (), (), 0, {})
 
 
 @kinds

@@ -25,9 +25,8 @@ def byte_level():
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    return backend, trainers.BpeTrainer(
-        vocab_size=380, special_tokens=SPECIAL, initial_alphabet=sorted(alphabet)
-    )
+    letters = sorted(alphabet)
+    return backend, trainers.BpeTrainer(vocab_size=380, special_tokens=SPECIAL, initial_alphabet=letters)
 
 
 def metaspace():
@@ -120,9 +119,7 @@ def test_page_and_worker_count_and_cut_alike(tiny, tmp_path, kind, change):
 @pytest.mark.parametrize(
     "settings",
     [
-        {
-            "tokenizer_class": "LlamaTokenizerFast"
-        },  # transformers puts rules of its own in place of the file's
+        {"tokenizer_class": "LlamaTokenizerFast"},  # transformers puts rules of its own in the file's place
         {"added_tokens_decoder": {"399": {"content": "barrels", "special": False}}},
         {"additional_special_tokens": ["harbour"]},
         {"split_special_tokens": True},

@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from routesparse.engine.prompts.jsonl import jsonl_prompts
 from routesparse.engine.errors import InputError, PromptError
-from routesparse.engine.prompts.jsonl import read_one, read_rows
+from routesparse.engine.prompts.jsonl import jsonl_prompts, read_one, read_rows
 
 LONG = "The ledger of the harbour. " * 50
 

@@ -7,21 +7,17 @@ import torch
 import transformers
 from transformers.generation.configuration_utils import ContinuousBatchingConfig, GenerationConfig
 
-from routesparse.engine import RouterConfig, route
+from routesparse.engine import route
 from routesparse.engine.errors import UnsupportedModelError
-from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.runtime.continuous import NAME, route_requests
 from routesparse.engine.store.bundle import read_bundle
 from tests.engine import tiny_shape
 
-CONFIG = RouterConfig(
-    break_even_tokens=256, block_q=32, block_k=16, tail_tokens=32, routing_rows=16, certificate_rows=16
-)
+CONFIG = tiny_shape.config(256)
 # Dense tiles are dear: sparse kernels run at full budget too.
-PROFILE = LatencyProfile("p", "d", "torch", "float32", 16, 2, 1, 32, 16, 0, 10, 0, 0, 30, 0, 0, 0, 0)
+PROFILE = tiny_shape.profile(dense_tile_us=30)
 # A floor that no block's share is below: every plan reads every block.
 FULL = replace(CONFIG, price=1e-6)
-SHAPE = {**tiny_shape.SHAPE, "eos_token_id": None}
 MODELS = {
     "Llama": {},
     "Qwen2": {
@@ -37,9 +33,7 @@ BATCHING = {"page_size": 16, "num_blocks": 128, "max_batch_tokens": 1024, "allow
 
 
 def build(family):
-    torch.manual_seed(0)
-    config = getattr(transformers, f"{family}Config")(**SHAPE, **MODELS[family])
-    return getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    return tiny_shape.decoder(family, eos_token_id=None, **MODELS[family])
 
 
 @pytest.fixture(scope="module")

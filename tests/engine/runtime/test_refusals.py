@@ -17,7 +17,8 @@ from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.continuous import route_requests
 from tests.engine import tiny_shape
 
-SHAPE = {**tiny_shape.SHAPE, "num_attention_heads": 2, "num_key_value_heads": 1, "pad_token_id": 0}
+SHAPE = tiny_shape.SHAPE | {"hidden_size": 32, "pad_token_id": 0}
+SHAPE |= {"num_attention_heads": 2, "num_key_value_heads": 1}
 IDS = torch.arange(3, 43)[None]
 
 
@@ -27,8 +28,7 @@ class DenseRouter(AttentionRouter):
 
 
 def llama(**overrides):
-    torch.manual_seed(0)
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**SHAPE, **overrides})).eval()
+    return tiny_shape.decoder(**{**SHAPE, **overrides})
 
 
 def refused(error, match, model, *args, **inputs):
@@ -69,8 +69,7 @@ def test_a_family_off_the_list_is_refused_by_name_with_its_reason(name, why, tmp
 
 
 def test_a_refused_family_is_also_refused_without_route():
-    config = transformers.OlmoeConfig(**SHAPE, num_experts=2, num_experts_per_tok=1)
-    model = transformers.OlmoeForCausalLM(config).eval()
+    model = tiny_shape.decoder("Olmoe", **SHAPE, num_experts=2, num_experts_per_tok=1)
     with pytest.raises(UnsupportedModelError, match="'olmoe'"):
         hf.check_supported(model)
     model.set_attn_implementation(hf.NAME)
@@ -112,8 +111,7 @@ def test_a_mask_by_kind_of_layer_is_refused_on_every_way_in(kind):
     mask = {"full_attention": hole if kind == "hole" else None}
     if kind == "block":
         mask = create_block_mask(lambda b, h, q, k: q >= k, 1, 1, 40, 40, device="cpu")
-    torch.manual_seed(0)
-    model = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**SHAPE)).eval()
+    model = tiny_shape.decoder("Qwen2", **SHAPE)
     told = f"a {type(mask).__name__} attention mask"
     refused(UnsupportedModelError, told, model, IDS, attention_mask=mask)
     refused(UnsupportedModelError, told, model, IDS, mask)

@@ -3,6 +3,7 @@
 import gc
 import sys
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,24 +14,29 @@ from routesparse.engine import RouterConfig, route
 from routesparse.engine.config import default_config
 from routesparse.engine.errors import ConfigError, PromptError, UnsupportedModelError
 from routesparse.engine.profiles.measure import NamedProfile
+from routesparse.engine.profiles.shape import AttentionShape
 from routesparse.engine.runtime import transformers as hf
 from routesparse.engine.store.bundle import read_bundle
+from tests.engine import tiny_shape
 from tests.engine.tiny_shape import SHAPE
 
-CONFIG = RouterConfig(
-    break_even_tokens=512, block_q=32, block_k=16, tail_tokens=32, routing_rows=16, certificate_rows=16
-)
+CONFIG = tiny_shape.config(512)
 TOKENS = 640
 
 
-@pytest.fixture(autouse=True)
-def own_home(monkeypatch, tmp_path):
-    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path))
+@pytest.fixture(autouse=True, scope="module")
+def own_home(tmp_path_factory):
+    """A home with a latency profile, so that nothing is measured."""
+    home = tmp_path_factory.mktemp("home")
+    name = AttentionShape(torch.device("cpu"), torch.float32, 16, 4, 2).profile_name(CONFIG)
+    replace(tiny_shape.profile(), name=name).save(home / "profiles")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROUTESPARSE_HOME", str(home))
+        yield
 
 
 def llama():
-    torch.manual_seed(0)
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE)).eval()
+    return tiny_shape.decoder()
 
 
 def no_memory(*_):

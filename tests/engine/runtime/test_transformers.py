@@ -64,9 +64,8 @@ def build(family, **overrides):
 
 
 def prompt(tokens=TOKENS, batch=1, seed=1):
-    return torch.randint(
-        3, SHAPE["vocab_size"], (batch, tokens), generator=torch.Generator().manual_seed(seed)
-    )
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(3, SHAPE["vocab_size"], (batch, tokens), generator=generator)
 
 
 def logits(model, ids, **inputs):
@@ -162,9 +161,7 @@ def test_full_budget_equals_eager(family):
     assert any(call[3] == WINDOW for call in router.calls) == ("window" in FEATURES.get(family, ()))
 
 
-@pytest.mark.parametrize(
-    ("family", "feature"), [(family, feature) for family in FEATURES for feature in FEATURES[family]]
-)
+@pytest.mark.parametrize(("family", "feature"), [(name, one) for name in FEATURES for one in FEATURES[name]])
 def test_a_forgotten_feature_is_seen_by_the_comparison(family, feature):
     """Negative control of the test above: without the window, soft cap or sinks the outputs differ."""
     model, ids = build(family), prompt()
