@@ -8,7 +8,7 @@ import pandas as pd
 
 from routesparse.app.ui import facts, numbers
 from routesparse.engine.calibration.artifact import Calibration
-from routesparse.engine.method.patterns import stamped_families
+from routesparse.engine.method.families import stamped_families
 
 QUANTILES = ("0.9", "0.95", "0.99")
 
