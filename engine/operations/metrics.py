@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import socketserver
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -69,32 +70,31 @@ def _queue(home: Path) -> Iterator[Metric]:
         oldest, now = queue.waiting_since(), queue.now()
     finally:
         queue.close()
-    jobs = GaugeMetricFamily("routesparse_jobs", "Jobs that the queue lists, by state", labels=["state"])
-    for state in JOB_STATES:
-        jobs.add_metric([state], tally.get(state, 0))
-    yield jobs
+    yield _gauge(
+        "jobs", "Jobs that the queue lists, by state", {s: tally.get(s, 0) for s in JOB_STATES}, "state"
+    )
     yield _gauge("oldest_queued_seconds", "Age of the oldest waiting job", now - oldest if oldest else 0.0)
     yield _gauge("workers", "Workers whose process lives", len(workers))
     if workers:
         last = max(worker.seen_at for worker in workers)
         yield _gauge("worker_last_seen_timestamp_seconds", "When a worker last reported", last)
+    times = {
+        state: [seconds for ended, seconds in durations if ended == state] for state in ("done", "failed")
+    }
     # Gauges, not a histogram: that one's counts must never fall, and these do when jobs are deleted.
-    took = GaugeMetricFamily(
-        "routesparse_listed_jobs",
+    yield _gauge(
+        "listed_jobs",
         "Jobs that the queue lists now whose last attempt took at most so many seconds",
-        labels=["state", "at_most_seconds"],
+        {
+            (state, "+Inf" if bound == math.inf else f"{bound:g}"): sum(seconds <= bound for seconds in took)
+            for state, took in times.items()
+            for bound in (*BUCKETS_S, math.inf)
+        },
+        "state",
+        "at_most_seconds",
     )
-    total = GaugeMetricFamily(
-        "routesparse_listed_jobs_seconds", "Seconds of these jobs' last attempts together", labels=["state"]
-    )
-    for state in ("done", "failed"):
-        times = [seconds for ended, seconds in durations if ended == state]
-        for bound in BUCKETS_S:
-            took.add_metric([state, f"{bound:g}"], sum(seconds <= bound for seconds in times))
-        took.add_metric([state, "+Inf"], len(times))
-        total.add_metric([state], sum(times))
-    yield took
-    yield total
+    together = {state: sum(took) for state, took in times.items()}
+    yield _gauge("listed_jobs_seconds", "Seconds of these jobs' last attempts together", together, "state")
 
 
 def _places(home: Path) -> dict[str, Path]:
@@ -113,11 +113,9 @@ def _folders(home: Path) -> Iterator[Metric]:
     yield _gauge("spool_bundles", "Finished bundles that the dashboard has not taken in", len(waiting))
     refused = [path for path in (spool / REJECTED).glob("*") if path.suffix != ".txt"]
     yield _gauge("rejected_bundles", "Bundles that the dashboard refused", len(refused))
-    sizes = GaugeMetricFamily("routesparse_bytes", "Bytes on disk, by part of the home", labels=["part"])
-    sizes.add_metric(["database"], sum(path.stat().st_size for path in home.glob("routesparse.duckdb*")))
-    for name in FOLDERS:
-        sizes.add_metric([name], size_bytes(named[name]))
-    yield sizes
+    database = sum(path.stat().st_size for path in home.glob("routesparse.duckdb*"))
+    sizes = {"database": database, **{name: size_bytes(named[name]) for name in FOLDERS}}
+    yield _gauge("bytes", "Bytes on disk, by part of the home", sizes, "part")
     yield _gauge("disk_free_bytes", "Bytes free on the disk that jobs write to", free_bytes(home))
 
 
@@ -134,19 +132,20 @@ def _runs(home: Path) -> Iterator[Metric]:
         raise StoreError(
             f"{paths.overview(home)} can't be read ({error}); delete it, the dashboard writes it anew"
         ) from error
-    runs = GaugeMetricFamily(
-        "routesparse_runs", "Stored runs by verdict, bundled samples left out", labels=["verdict"]
-    )
-    for level, count in levels.items():
-        runs.add_metric([level], count)
-    yield runs
+    yield _gauge("runs", "Stored runs by verdict, bundled samples left out", levels, "verdict")
     for name, about in _OVERVIEW_GAUGES.items():
         yield _gauge(name, about, values[name])
     yield _gauge("runs_written_timestamp_seconds", "When the dashboard last counted its runs", written)
 
 
-def _gauge(name: str, about: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"routesparse_{name}", about, value=value)
+def _gauge(name: str, about: str, value: float | Mapping[Any, float], *labels: str) -> Metric:
+    """value: with labels, by the label's value, or by those of all labels."""
+    if not isinstance(value, Mapping):
+        return GaugeMetricFamily(f"routesparse_{name}", about, value=value)
+    made = GaugeMetricFamily(f"routesparse_{name}", about, labels=labels)
+    for key, number in value.items():
+        made.add_metric([key] if isinstance(key, str) else list(key), number)
+    return made
 
 
 def problems(home: Path) -> list[str]:
