@@ -154,7 +154,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "engine/analyze.py": _RUNNING,
     "engine/doctor": (*_RUNNING, "engine/jobs"),
     "engine/lab/generators": ("engine",),
-    "engine/lab/bench": _RUNNING,
+    "engine/lab/bench": (*_RUNNING, "engine/calibrate"),
     "engine/jobs": (
         "engine",
         "engine/calibration",

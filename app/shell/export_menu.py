@@ -6,7 +6,6 @@ browser saves is the last one made; the store deletes files of the menu after a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import streamlit as st
@@ -21,15 +20,6 @@ _KINDS = {
     "zip": ("ZIP", "application/zip", "All tables (Parquet), a data dictionary and a pandas snippet"),
     "html": ("report", "text/html", "One page: verdict, map, certificates, settings; opens without a server"),
 }
-
-
-@dataclass(frozen=True)
-class Made:
-    """A file that waits to be saved."""
-
-    run_id: str
-    text: bool
-    path: Path
 
 
 def menu(store: OwnerView, run_id: str) -> None:
@@ -69,10 +59,10 @@ def _offer(store: OwnerView, run_id: str, kind: str, text: bool) -> None:
             args=(store, run_id, kind, text),
             help=f"{inside}; {'with' if text else 'without'} the prompt’s text",
         )
-        if isinstance(made, Made) and (made.run_id, made.text) == (run_id, text) and made.path.is_file():
+        if made == _place(run_id, kind, text) and made.is_file():
             st.download_button(
-                f"Save, {numbers.size(made.path.stat().st_size)}",
-                made.path.read_bytes,
+                f"Save, {numbers.size(made.stat().st_size)}",
+                made.read_bytes,
                 file_name=f"{run_id}.{kind}",
                 mime=mime,
                 key=f"save-{kind}",
@@ -89,24 +79,23 @@ def _make(store: OwnerView, run_id: str, kind: str, text: bool) -> None:
         if folder is None:
             raise BundleError("the bundle of this run is no longer on the disk; analyse the prompt again")
         target = _place(run_id, kind, text)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"{target.parent} can't be written ({error.strerror}); nothing was made. Make room, then try again"
+            ) from error
         if kind == "zip":
             archive.write(folder, target, text=text)
         else:
             page = report_page.of_bundle(folder, words=text)
             with archive.replacing(target) as partial:
                 partial.write_text(page, "utf-8")
-        st.session_state[f"exported-{kind}"] = Made(run_id, text, target)
+        st.session_state[f"exported-{kind}"] = target
     except RouteSparseError as error:
         st.session_state["export-problem"] = str(error)
 
 
 def _place(run_id: str, kind: str, text: bool) -> Path:
-    """Where a file is made: one name for each run and kind, so that clicks do not pile up. Errors: StoreError."""
-    place = paths.exports()
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(
-            f"{place} can't be written ({error.strerror}); nothing was made. Make room there, then try again"
-        ) from error
-    return place / f"{run_id}{'-with-text' if text else ''}.{kind}"
+    """Where a file is made: one name for each run and kind, so that clicks do not pile up."""
+    return paths.exports() / f"{run_id}{'-with-text' if text else ''}.{kind}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from routesparse.app.ui import numbers
 from routesparse.app.ui.error_words import wrong
@@ -36,7 +36,7 @@ _USUAL_TOKENS = 8_192
 class Check:
     """One line of the list. "missing" keeps nobody from analysing, "problem" does."""
 
-    name: Literal["Family", "Weights", "Tokenizer", "Context", "Memory", "Latency profile", "Calibrations"]
+    name: str
     state: State
     text: str
 
@@ -45,42 +45,45 @@ class Check:
 class Checked:
     """A model's list, and what its page offers: calibrations that fit, and the size where the files are whole."""
 
-    checks: tuple[Check, ...]
+    checks: Sequence[Check]
     size: PromptSize | None
-    fitting: tuple[Calibration, ...] = ()
+    fitting: Sequence[Calibration] = ()
 
     @property
     def usable(self) -> bool:
         """Whether a prompt can be analysed with it."""
         return all(check.state != "problem" for check in self.checks)
 
-    @property
-    def complete(self) -> bool:
-        """Whether nothing is missing either."""
-        return all(check.state == "ok" for check in self.checks)
-
 
 def check(
     folder: Path, model: str, owner: str | None, devices: Sequence[Device], memory_bytes: int
 ) -> Checked:
     """The whole list. model: as requests name it. devices: of live workers; memory_bytes: of this machine."""
-    files = (_family(folder), _weights(folder), _tokenizer(folder))
-    config = _config(folder)
+    files = [
+        _tried("Family", lambda: f"{family_of(read_config(folder))}: tested; no code of the folder is run."),
+        _tried("Weights", lambda: _weights(folder)),
+        _tried("Tokenizer", lambda: _tokenizer(folder)),
+    ]
     try:
-        size = size_of(model, 1) if config is not None and files[2].state == "ok" else None
-    except ModelError as error:
-        return Checked((*files, Check("Context", "problem", f"{error}.")), None)
-    if size is None:
+        read_config(folder)
+    except ModelError:
         return Checked(files, None)
-    checks = [*files, _context(size)]
+    if files[2].state != "ok":
+        return Checked(files, None)
+    try:
+        size = size_of(model, 1)
+    except ModelError as error:
+        return Checked([*files, Check("Context", "problem", f"{error}.")], None)
+    heads = f"{size.layers} layers, {size.heads} query heads over {size.kv_heads} KV heads of size {size.head_dim}"
+    checks = [*files, Check("Context", "ok", f"Reads up to {size.max_tokens:,} tokens; {heads}.")]
     if files[1].state == "ok":
         checks.append(_memory(model, size, devices, memory_bytes))
     checks.append(_profile(size, devices))
-    fitting: tuple[Calibration, ...] = ()
+    fitting: list[Calibration] = []
     if files[1].state == "ok":
         calibrated, fitting = _calibrations(folder, owner)
         checks.append(calibrated)
-    return Checked(tuple(checks), size, fitting)
+    return Checked(checks, size, fitting)
 
 
 def calibrations_for(folder: Path, owner: str | None, rescaled: bool = False) -> list[Calibration]:
@@ -95,81 +98,48 @@ def calibrations_for(folder: Path, owner: str | None, rescaled: bool = False) ->
         for file in sorted(place.glob("*.json")):
             files.setdefault(file.stem, file)
     found = [_calibration(file, file.stat().st_mtime_ns) for _, file in sorted(files.items())]
+    made = [one for one in found if one is not None]
     if rescaled:
-        return [
-            one
-            for one in found
-            if one is not None and one.model == folder.name and one.model_revision != revision
-        ]
-    return [one for one in found if one is not None and one.model_revision == revision]
+        return [one for one in made if one.model == folder.name and one.model_revision != revision]
+    return [one for one in made if one.model_revision == revision]
 
 
-def _config(folder: Path) -> dict[str, Any] | None:
-    try:
-        return read_config(folder)
-    except ModelError:
-        return None
-
-
-def _tried(name: Any, what: Callable[[], str]) -> Check:
+def _tried(name: str, what: Callable[[], str]) -> Check:
     try:
         return Check(name, "ok", what())
     except InputError as error:
         return Check(name, "problem", f"{error}.")
 
 
-def _family(folder: Path) -> Check:
-    def look() -> str:
-        family = family_of(read_config(folder))
-        return f"{family}: tested against its own attention; no code of the folder is run."
-
-    return _tried("Family", look)
-
-
-def _weights(folder: Path) -> Check:
-    def look() -> str:
-        check_weights(folder)
-        files = weight_files(folder)
-        total = sum(file.stat().st_size for file in files)
-        return f"{numbers.size(total)} in {numbers.several(len(files), 'safetensors file')}, headers whole."
-
-    return _tried("Weights", look)
+def _weights(folder: Path) -> str:
+    check_weights(folder)
+    files = weight_files(folder)
+    total = sum(file.stat().st_size for file in files)
+    return f"{numbers.size(total)} in {numbers.several(len(files), 'safetensors file')}, headers whole."
 
 
-def _tokenizer(folder: Path) -> Check:
-    def look() -> str:
-        check_tokenizer(folder, read_config(folder).get("vocab_size"))
-        return "A fast tokenizer lies in the folder."
-
-    return _tried("Tokenizer", look)
-
-
-def _context(size: PromptSize) -> Check:
-    heads = f"{size.layers} layers, {size.heads} query heads over {size.kv_heads} KV heads of size {size.head_dim}"
-    return Check("Context", "ok", f"Reads up to {size.max_tokens:,} tokens; {heads}.")
+def _tokenizer(folder: Path) -> str:
+    check_tokenizer(folder, read_config(folder).get("vocab_size"))
+    return "A fast tokenizer lies in the folder."
 
 
 def _memory(model: str, size: PromptSize, devices: Sequence[Device], memory_bytes: int) -> Check:
     """The usual length must fit on a worker's device; the whole context may not."""
     places = {device.name: device for device in devices} or {"": Device("This machine", False, memory_bytes)}
     usual, whole = size_of(model, min(_USUAL_TOKENS, size.max_tokens)), size_of(model, size.max_tokens)
-    said, states = [], set()
+    said, states = [], []
     for device in places.values():
         least, most = (s.gpu_memory_bytes if device.on_gpu else s.memory_bytes for s in (usual, whole))
-        states.add(
-            "problem" if least > device.memory_bytes else "missing" if most > device.memory_bytes else "ok"
+        fits = [need <= device.memory_bytes for need in (least, most)]
+        states.append(0 if not fits[0] else 1 if not fits[1] else 2)
+        longest = (
+            "" if whole.tokens == usual.tokens else f", one of {whole.tokens:,} about {numbers.size(most)}"
         )
         said.append(
             f"{numbers.device(device.name)} has {numbers.size(device.memory_bytes)}; a prompt of {usual.tokens:,} "
-            f"tokens needs about {numbers.size(least)}"
-            + (
-                ""
-                if whole.tokens == usual.tokens
-                else f", one of {whole.tokens:,} about {numbers.size(most)}"
-            )
-            + "."
+            f"tokens needs about {numbers.size(least)}{longest}."
         )
-    worst = next(state for state in ("problem", "missing", "ok") if state in states)
+    worst: State = ("problem", "missing", "ok")[min(states)]  # type: ignore[assignment]
     if worst == "problem":
         said.append("Start a worker where there is more memory, or take a smaller model.")
     return Check("Memory", worst, " ".join(said))
@@ -179,65 +149,53 @@ def _profile(size: PromptSize, devices: Sequence[Device]) -> Check:
     found, broken = [], []
     for file in stored_for(size.head_dim, RouterConfig()):
         try:
-            found.append(_loaded(file, file.stat().st_mtime_ns))
+            found.append(loaded_profile(file, file.stat().st_mtime_ns))
         except (InputError, OSError) as error:
             broken.append(wrong(error))
+    known = {(one.device, one.dtype) for one in found}
+    lacking = [device for device in devices if (device.name, device.dtype) not in known]
     means = "It tells the router what a plan costs here."
-    lacking = [
-        device
-        for device in devices
-        if not any((one.device, one.dtype) == (device.name, device.dtype) for one in found)
-    ]
     if found and devices and not lacking:
-        names = sorted({numbers.device(device.name) for device in devices})
-        return Check(
-            "Latency profile", "ok", f"Stored for head size {size.head_dim} on {', '.join(names)}. {means}"
-        )
+        names = ", ".join(sorted({numbers.device(device.name) for device in devices}))
+        return Check("Latency profile", "ok", f"Stored for head size {size.head_dim} on {names}. {means}")
     if broken:
         return Check("Latency profile", "missing", f"{broken[0]}. The first job measures a new one.")
+    what = f"None for head size {size.head_dim}"
     if lacking:
-        what = f"None for head size {size.head_dim} on {numbers.device(lacking[0].name)}"
+        what += f" on {numbers.device(lacking[0].name)}"
     elif found:
-        what = (
-            f"{numbers.several(len(found), 'profile')} for head size {size.head_dim}, but no worker says which device "
-            "it has"
-        )
-    else:
-        what = f"None for head size {size.head_dim}"
+        what = f"{numbers.several(len(found), 'profile')} for head size {size.head_dim}, but no worker says its device"
     text = f"{what}. {means} The first job measures a quick one in seconds; a full one is more precise."
     return Check("Latency profile", "missing", text)
 
 
-def _calibrations(folder: Path, owner: str | None) -> tuple[Check, tuple[Calibration, ...]]:
+def _calibrations(folder: Path, owner: str | None) -> tuple[Check, list[Calibration]]:
     try:
-        found = calibrations_for(folder, owner)
+        found, revision = calibrations_for(folder, owner), revision_of(folder)
     except ModelError as error:
-        return Check("Calibrations", "problem", f"{error}."), ()
-    revision = revision_of(folder)
-    fitting = tuple(one for one in found if one.mismatch(revision, RouterConfig()) is None)
+        return Check("Calibrations", "problem", f"{error}."), []
+    reasons = [one.mismatch(revision, RouterConfig()) for one in found]
+    fitting = [one for one, reason in zip(found, reasons, strict=True) if reason is None]
     if fitting:
-        return Check("Calibrations", "ok", "; ".join(_said(one) for one in fitting) + "."), fitting
-    if found:
-        reason = found[0].mismatch(revision, RouterConfig())
-        return Check("Calibrations", "missing", f"None fits the default settings: {reason}."), ()
+        return Check("Calibrations", "ok", "; ".join(map(_said, fitting)) + "."), fitting
     text = (
         "None for these weights. Everything works without one; with one there is the conformal claim, for prompts like "
         "the texts that you calibrate on."
     )
-    return Check("Calibrations", "missing", text), ()
+    if found:
+        text = f"None fits the default settings: {reasons[0]}."
+    return Check("Calibrations", "missing", text), []
 
 
 def _said(one: Calibration) -> str:
-    lengths = (
-        f"{one.buckets[0].min_tokens:,} to {one.buckets[-1].max_tokens:,} tokens"
-        if one.buckets
-        else "no length"
-    )
+    lengths = "no length"
+    if one.buckets:
+        lengths = f"{one.buckets[0].min_tokens:,} to {one.buckets[-1].max_tokens:,} tokens"
     try:
         made = datetime.fromisoformat(str(one.provenance["created_at"]))
-        days = (datetime.now(UTC) - made.astimezone(UTC)).days
     except (KeyError, ValueError):
         return f"{one.name} ({lengths})"
+    days = (datetime.now(UTC) - made.astimezone(UTC)).days
     age = "made today" if days < 1 else f"{numbers.several(days, 'day')} old"
     return f"{one.name} ({lengths}, {age})"
 
@@ -252,6 +210,6 @@ def _calibration(file: Path, changed_ns: int) -> Calibration | None:
 
 
 @cache
-def _loaded(file: Path, changed_ns: int) -> LatencyProfile:
+def loaded_profile(file: Path, changed_ns: int) -> LatencyProfile:
     """changed_ns is part of the key. Errors: ProfileError."""
     return LatencyProfile.load(file)

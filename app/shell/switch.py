@@ -1,4 +1,4 @@
-"""A choice among a few values as a row of buttons whose value lives in the address."""
+"""Choices that live in the address: one of a few values as a row of buttons, or several of many."""
 
 from __future__ import annotations
 
@@ -29,4 +29,11 @@ def buttons(name: str, options: dict[str, str], value: str) -> None:
         required=True,
         label_visibility="collapsed",
         on_change=lambda: view.write(**{name: st.session_state[key]}),
+    )
+
+
+def several(name: str, label: str, options: list[str], width: int = 128) -> tuple[str, ...]:
+    """A field for any number of the options; none means all."""
+    return tuple(
+        st.multiselect(label, options, key=name, bind="query-params", placeholder="all", width=width)
     )

@@ -7,6 +7,7 @@ from html import escape
 
 import streamlit as st
 
+from routesparse.app.ui import glossary
 from routesparse.engine.store import verdicts
 from routesparse.engine.store.owner_view import OwnerView
 from routesparse.engine.verdict import LEVELS, SIGNS, WORDS, Finding, Level, Verdict
@@ -21,22 +22,26 @@ def of_run(store: OwnerView, run_id: str) -> None:
 
 def bar_html(found: Verdict) -> str:
     """One colour, one sign, one sentence; then every other finding with its own sign."""
-    others = " ".join(_other(finding) for finding in found.findings[1:])
-    return bar(found.level, WORDS[found.level], found.sentence, others)
+    others = " ".join(
+        f'<span><em class="rs-mark {one.level}">{SIGNS[one.level]}</em> {escape(one.text)}.{_why(one)}</span>'
+        for one in found.findings[1:]
+    )
+    return bar(found.level, WORDS[found.level], found.sentence, others, _why(found.findings[0]))
 
 
-def bar(level: Level, word: str, sentence: str, more_html: str) -> str:
+def bar(level: Level, word: str, sentence: str, more_html: str, why_html: str = "") -> str:
     """The bar in a level's colour and sign; more_html stands below the sentence."""
     more = f"<small>{more_html}</small>" if more_html else ""
     return (
         f'<div class="rs-verdict {level}" role="status"><i aria-hidden="true">{SIGNS[level]}</i>'
-        f"<div><b>{escape(word)}.</b> {escape(sentence)}.{more}</div></div>"
+        f"<div><b>{escape(word)}.</b> {escape(sentence)}.{why_html}{more}</div></div>"
     )
 
 
-def line_html(found: Verdict) -> str:
-    """The verdict in one line of a table or list."""
-    return f'<span class="rs-mark {found.level}">{SIGNS[found.level]}</span> {escape(found.sentence)}'
+def _why(finding: Finding) -> str:
+    """The question mark that explains what a warning speaks of."""
+    term = glossary.REASONS.get(finding.reason)
+    return "" if term is None else glossary.mark(term)
 
 
 def counts_html(found: Sequence[Verdict]) -> str:
@@ -53,12 +58,3 @@ def counts_html(found: Sequence[Verdict]) -> str:
 def cell(found: Verdict) -> str:
     """The verdict in a cell of a table; the sign also where colours can't be told apart."""
     return f"{SIGNS[found.level]} {found.short}"
-
-
-def cell_html(found: Verdict) -> str:
-    """The same in its colour."""
-    return f'<span class="rs-mark {found.level}">{escape(cell(found))}</span>'
-
-
-def _other(finding: Finding) -> str:
-    return f'<span><em class="rs-mark {finding.level}">{SIGNS[finding.level]}</em> {escape(finding.text)}.</span>'

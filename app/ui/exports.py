@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+from functools import partial
 from html import escape
 
 import pandas as pd
@@ -31,29 +31,19 @@ def chart_foot(name: str, note: str, rows: pd.DataFrame, key: str, chart: str | 
 
 def downloads(name: str, rows: pd.DataFrame, key: str) -> None:
     """Two quiet buttons, CSV and Parquet."""
-    st.download_button(
-        "CSV",
-        lambda: as_csv(rows.rename(columns=_NAMES)).encode(),
-        file_name=f"{name}.csv",
-        mime="text/csv",
-        key=f"csv-{key}",
-        type="tertiary",
-        on_click="ignore",
-        help=f"{len(rows):,} rows as CSV",
-    )
-    st.download_button(
-        "Parquet",
-        lambda: _parquet(rows.rename(columns=_NAMES)),
-        file_name=f"{name}.parquet",
-        mime="application/vnd.apache.parquet",
-        key=f"parquet-{key}",
-        type="tertiary",
-        on_click="ignore",
-        help=f"{len(rows):,} rows as Parquet",
-    )
+    for kind, mime in {"CSV": "text/csv", "Parquet": "application/vnd.apache.parquet"}.items():
+        st.download_button(
+            kind,
+            partial(_content, kind, rows),
+            file_name=f"{name}.{kind.lower()}",
+            mime=mime,
+            key=f"{kind.lower()}-{key}",
+            type="tertiary",
+            on_click="ignore",
+            help=f"{len(rows):,} rows as {kind}",
+        )
 
 
-def _parquet(rows: pd.DataFrame) -> bytes:
-    buffer = io.BytesIO()
-    rows.to_parquet(buffer, index=False)
-    return buffer.getvalue()
+def _content(kind: str, rows: pd.DataFrame) -> bytes:
+    named = rows.rename(columns=_NAMES)
+    return as_csv(named).encode() if kind == "CSV" else bytes(named.to_parquet(index=False))

@@ -1,7 +1,7 @@
 // Cells of a comparison: a colour and a text each, a hover with all of it. A click, or Enter on the ringed cell that the
 // arrow keys move, picks a cell.
 
-const TOP = 34, GAP = 2, LETTER = 6.2, ALARM = "▲";
+const TOP = 34, GAP = 2, LETTER = 6.2, SIGNS = /^[▲╱]/; // alarm, dropped
 const px = (value) => Math.round(value * 10) / 10;
 const escape = (text) => String(text).replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
 
@@ -43,7 +43,7 @@ function draw(root, { row_labels, column_labels, ...data }) {
     const x = left + cell * j, y = TOP + row * i, [ground, ink] = data.palette[color];
     const frame = framed ? ` stroke="${data.ink}" stroke-width="1.6"` : "";
     grounds += `<rect x="${px(x)}" y="${px(y)}" width="${px(cell - gap)}" height="${px(row - gap)}" fill="${ground}"${frame}/>`;
-    const sign = text.startsWith(ALARM) || text.includes("\n") ? text[0] : "";
+    const sign = SIGNS.test(text) || text.includes("\n") ? text[0] : "";
     const shown = [text, brief(text)].find((one) => longest([one]) * size * (one.includes("\n") ? 0.5 : 0.6) <= cell) ?? sign;
     const look = ` fill="${ink}"${strong ? ' font-weight="700"' : ""}`;
     if (shown) texts += lines(shown, x + (cell - gap) / 2, y + (row - gap) / 2, size, look);

@@ -66,7 +66,7 @@ function drawnSwatch({ width, height, stops, fill, letter, ink }, x, y, id) {
 }
 
 function standalone(chart, { background, note }) {
-  const layers = [...chart.querySelectorAll(".main-svg, .rs-map svg, .rs-heads svg, .rs-grid svg, .rs-plot svg")];
+  const layers = [...chart.querySelectorAll(".main-svg, .rs-map svg, .rs-grid svg, .rs-plot svg")];
   const card = chart.closest("[class*=st-key-card-]") ?? chart;
   const font = getComputedStyle(chart).fontFamily.replace(/"/g, "'"), ink = getComputedStyle(chart).color;
   const drawn = layers[0].getBoundingClientRect(), width = Math.max(drawn.width, LEAST_WIDTH) + 2 * MARGIN;

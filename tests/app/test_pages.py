@@ -30,14 +30,6 @@ def test_runs_page_lists_what_is_in_the_spool(filled, open_runs):
     assert "2 runs" in text_of(page)
 
 
-def test_runs_page_filters_by_domain(filled, open_runs):
-    page = open_runs()
-    page.multiselect(key="domain").select("code").run()
-    assert list(page.dataframe[0].value["domain"]) == ["code"]
-    page.text_input(key="q").input("no such prompt").run()
-    assert "No run passes the filter" in text_of(page)
-
-
 def test_baseline_in_the_address_is_compared_with_and_can_be_unpinned(filled, open_page):
     page = open_page("runs", baseline="d4e5b678")
     assert not page.exception
@@ -62,12 +54,6 @@ def test_pinned_baseline_leads_what_is_compared(filled, record, open_page):
         assert runs._compared(access(), []) == []
         patch.setattr(runs, "_baseline", lambda opened: None)
         assert runs._compared(access(), list(other)) == list(other)
-
-
-def test_deleted_baseline_is_unpinned(filled, open_page):
-    page = open_page("runs", baseline="deadbeef")
-    assert not page.exception
-    assert "against" not in page.dataframe[0].value
 
 
 def test_empty_runs_page_says_what_to_do(home, open_runs):

@@ -130,7 +130,8 @@ def test_a_run_names_the_target_that_set_its_price(factory):
 
 
 @pytest.mark.parametrize(
-    ("quality", "price", "taken"), [("gone-kl", "0.7", 0.7), ("gone-kl", None, None), ("prose-kl", "0.7", 1.4)]
+    ("quality", "price", "taken"),
+    [("gone-kl", "0.7", 0.7), ("gone-kl", None, None), ("prose-kl", "0.7", 1.4)],
 )
 def test_running_again_keeps_the_price_of_a_target_that_is_gone(
     demo_home, open_page, prices, queue, went, quality, price, taken

@@ -109,8 +109,9 @@ def test_who_reads_this_phrase_as_a_link_without_the_phrase(address, context, pa
     assert dropped(page) == (count, heads)
     # The input fills a moment after it is there.
     page.wait_for_function("document.querySelector('.st-key-find-phrase input')?.value === 'code of Oslo'")
-    page.locator(".rs-heads").focus()
+    page.locator(".st-key-card-heads .rs-grid").focus()
     page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
     page.wait_for_url("**scope=head**")
     page.get_by_role("radio", name="All heads").click()
     page.wait_for_url("**scope=all**")

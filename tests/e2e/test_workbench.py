@@ -57,15 +57,11 @@ def test_a_name_and_a_tag_survive_a_reload_and_name_the_tab(address, context, pa
     assert context.failures == []
 
 
-def test_a_deleted_run_is_asked_about_and_undone_after_a_reload(address, context, page):
+def test_a_deleted_run_is_brought_back_after_a_reload(address, context, page):
     page.goto(f"{address}/runs?q={SECOND[-8:]}")
     tick(page, 0)
     page.get_by_role("button", name="Delete", exact=True).click()
-    page.get_by_text("Move run aaaa5679 to the trash?").wait_for()
-    page.get_by_role("button", name="Keep").click()
-    page.get_by_text("Move run").wait_for(state="detached")
-    page.get_by_role("button", name="Delete", exact=True).click()
-    page.get_by_role("button", name="Move to the trash").click()
+    page.get_by_text("Moved run aaaa5679 to the trash below").wait_for()
     page.get_by_text("No run passes the filter").wait_for()
     page.reload()
     page.get_by_text("Trash: ").click()

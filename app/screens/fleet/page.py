@@ -42,14 +42,17 @@ def render() -> None:
     newest = min(newest, today)  # a wrong clock must not hide the others
     oldest = min(max(oldest, _FIRST_DAY), newest)
     span = switch.chosen("days", [_SPAN, *_SPANS])
-    last = _last_day(newest)
-    found = fleet_queries.requests(store, last, int(span) + fleet_alarms.DAYS_BEFORE)
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
-        models = _several("model", "Model", sorted(found["model"].unique()) if len(found) else [])
-        kinds = _several("alarm", "Alarms about", list(figures.NAMES.values()))
+        fields = st.container(horizontal=True, gap="medium")
+        until = st.date_input("Until", newest, oldest, newest, key="until", bind="query-params", width=150)
+        last = until.isoformat()
         switch.buttons("days", _SPANS, span)
-    columns = _days(last, int(span))
-    _step_buttons(columns, oldest, newest)
+    found = fleet_queries.requests(store, last, int(span) + fleet_alarms.DAYS_BEFORE)
+    with fields:
+        models = switch.several("model", "Model", sorted(found["model"].unique()) if len(found) else [], 260)
+        kinds = switch.several("alarm", "Alarms about", list(figures.NAMES.values()), 260)
+    columns = [_shifted(last, -back) for back in reversed(range(int(span)))]
+    st.html(f'<div class="rs-sub">{columns[0]} to {last}; recorded are {oldest} to {newest}.</div>')
     if models:
         found = found[found["model"].isin(models)]
     if found.empty or found["day"].max() < columns[0]:
@@ -77,61 +80,6 @@ def _nothing() -> None:
             "Requests that a server records belong to nobody who logs in: a dashboard without a login shows them."
         )
     states.empty("No server has recorded a request here", lines)
-
-
-def _several(name: str, label: str, options: list[str]) -> list[str]:
-    return st.multiselect(
-        label,
-        options,
-        key=name,
-        bind="query-params",
-        placeholder="all",
-        width=260,
-    )
-
-
-def _last_day(newest: str) -> str:
-    """The day that the address names, else the newest with a request."""
-    text = st.query_params.get("until", "")
-    try:
-        asked = datetime.date.fromisoformat(text or newest)
-        if text and asked.isoformat() < _FIRST_DAY:
-            raise ValueError(text)
-        return min(asked.isoformat(), newest)
-    except ValueError:
-        states.field_error(
-            f"until={visible(text[:20])} in the address is no date from {_FIRST_DAY[:4]} on; write it like 2026-11-23. "
-            "The newest days are shown."
-        )
-        return newest
-
-
-def _days(last: str, count: int) -> list[str]:
-    return [_shifted(last, -back) for back in reversed(range(count))]
-
-
-def _step_buttons(columns: list[str], oldest: str, newest: str) -> None:
-    """To the days before and after those shown; the address says which are shown."""
-    first, last, span = columns[0], columns[-1], len(columns)
-
-    def show(until: str) -> None:
-        if until < newest:
-            st.query_params["until"] = until
-        else:
-            st.query_params.pop("until", None)
-
-    steps = {
-        f"← {span} days earlier": (_shifted(last, -span), first <= oldest),
-        f"{span} days later →": (min(_shifted(last, span), newest), last >= newest),
-        "Newest": (newest, last >= newest),
-    }
-    with st.container(horizontal=True, gap="small", vertical_alignment="center", key="move-days"):
-        for label, (until, is_end) in steps.items():
-            st.button(label, on_click=show, args=(until,), disabled=is_end)
-        st.html(
-            f'<div class="rs-sub">{first} to {last}; requests are recorded from {oldest} to {newest}.</div>',
-            width="content",
-        )
 
 
 def _shifted(day: str, days: int) -> str:

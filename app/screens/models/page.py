@@ -12,6 +12,7 @@ from routesparse.app.shell import identity, jobs_view, model_checks, navigate
 from routesparse.app.shell.access import Access, access
 from routesparse.app.ui import numbers, states
 from routesparse.engine.errors import InputError, StoreError
+from routesparse.engine.jobs.documents import pack
 from routesparse.engine.jobs.estimate import preparation_estimate
 from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest
 from routesparse.engine.jobs.request import Request
@@ -109,9 +110,9 @@ def _calibrate(opened: Access, model: str, max_tokens: int) -> None:
         "some to fit on and others to take δ from; no text is in both. The calibration holds for prompts like these "
         "texts. The texts are deleted when the job is done; those of a failed one stay for another try.</div>"
     )
-    found = texts.choose()
+    documents, wrong = texts.choose()
     wishes = texts.settings(max_tokens)
-    problems = [*found.problems]
+    problems = [*wrong]
     request = None
     try:
         # Everything else is checked, and its cost told, before the domain has a name.
@@ -119,7 +120,7 @@ def _calibrate(opened: Access, model: str, max_tokens: int) -> None:
     except InputError as error:
         problems.append(str(error))
     if request is not None:
-        problems += texts.problems(found, request, max_tokens)
+        problems += texts.problems(documents, request, max_tokens)
         problems += texts.taken(request, identity.owner())
     for problem in problems:
         states.field_error(f"{problem.rstrip('.')}.")
@@ -131,15 +132,13 @@ def _calibrate(opened: Access, model: str, max_tokens: int) -> None:
             f'<div class="rs-note">{request.prompts:,} prompts of {request.least_tokens:,} to {request.most_tokens:,} '
             f"tokens at most: {escape(takes)}; the result takes about 0.2 MB.</div>"
         )
-    if not (found.documents and wishes["name"]):
-        missing = (
-            "Name the domain of these texts" if found.documents else "Upload texts and name their domain"
-        )
+    if not (documents and wishes["name"]):
+        missing = "Name the domain of these texts" if documents else "Upload texts and name their domain"
         st.html(f'<div class="rs-note">{missing} to begin.</div>')
-    ready = request is not None and not problems and found.documents and wishes["name"]
+    ready = request is not None and not problems and documents and wishes["name"]
     pressed = st.button("Calibrate", key="calibrate", type="primary", disabled=not ready)
     if pressed and ready and request is not None:
-        _submit(opened, request, found.packed())
+        _submit(opened, request, pack(documents))
 
 
 def _submit(opened: Access, request: Request, content: bytes) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
@@ -23,16 +22,8 @@ from routesparse.engine.prompts.text import PromptText, clean_label, decode_prom
 _LEAST, _MOST = 4_096, 8_192
 
 
-@dataclass(frozen=True)
-class Found:
-    """The uploaded documents, and what is wrong with the files."""
-
-    documents: tuple[PromptText, ...]
-    problems: tuple[str, ...] = ()
-
-    def packed(self) -> bytes:
-        """The content of the job. Errors: PromptError."""
-        return pack(self.documents)
+# The uploaded documents, and what is wrong with the files.
+Found = tuple[list[PromptText], list[str]]
 
 
 def choose() -> Found:
@@ -67,7 +58,7 @@ def _read(files: list[tuple[str, bytes]]) -> Found:
             f"{numbers.several(len(documents), 'document')} found; the two folds need at least {LEAST_DOCUMENTS}, "
             "better 20 or more"
         )
-    return Found(tuple(documents), tuple(wrong))
+    return documents, wrong
 
 
 def _documents(label: str, content: bytes, wrong: list[str]) -> Iterator[PromptText]:
@@ -119,17 +110,17 @@ def settings(max_tokens: int) -> dict[str, Any]:
     }
 
 
-def problems(found: Found, request: CalibrateRequest, max_tokens: int) -> Iterator[str]:
+def problems(documents: list[PromptText], request: CalibrateRequest, max_tokens: int) -> Iterator[str]:
     """What is wrong with settings and texts together."""
     if request.most_tokens > max_tokens:
         yield f"Prompts of {request.most_tokens:,} tokens are longer than the model reads, {max_tokens:,}"
-    if len(found.documents) < LEAST_DOCUMENTS:
+    if len(documents) < LEAST_DOCUMENTS:
         return
-    key = (request.model, request.least_tokens, *(document.sha256 for document in found.documents))
-    long = remembered("calibration-long", key, lambda: _long(found, request))
+    key = (request.model, request.least_tokens, *(document.sha256 for document in documents))
+    long = remembered("calibration-long", key, lambda: _long(documents, request))
     if long < LEAST_DOCUMENTS:
         yield (
-            f"Only {long} of {len(found.documents)} documents hold {request.least_tokens:,} tokens; two must: upload "
+            f"Only {long} of {len(documents)} documents hold {request.least_tokens:,} tokens; two must: upload "
             "longer ones, or make the shortest prompt shorter"
         )
 
@@ -147,5 +138,5 @@ def taken(request: CalibrateRequest, owner: str | None) -> Iterator[str]:
     yield f"A calibration{whose} is called {request.name!r} already; choose another domain, or replace it"
 
 
-def _long(found: Found, request: CalibrateRequest) -> int:
-    return sum(holds(request.model, document.text, request.least_tokens) for document in found.documents)
+def _long(documents: list[PromptText], request: CalibrateRequest) -> int:
+    return sum(holds(request.model, document.text, request.least_tokens) for document in documents)

@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.screens.runs import run_table
-from routesparse.app.shell import verdict_bar, view
+from routesparse.app.shell import switch, verdict_bar, view
 from routesparse.engine.store import queries
 from routesparse.engine.verdict import LEVELS, WARNINGS, Verdict
 
@@ -33,12 +33,12 @@ def row(values: dict[str, list[str]]) -> queries.RunFilter:
         chosen: dict[str, tuple[str, ...]] = {}
         for name, label in _FILTERS.items():
             few = len(values[name]) < (1 if name == "tag" else 2)
-            chosen[name] = () if few else _several(name, label, values[name])
+            chosen[name] = () if few else switch.several(name, label, values[name])
         served = queries.SOURCES[1] in values["source"]
         for name, label in _SERVED.items():
-            chosen[name] = _several(name, label, values[name], _WIDE) if served else ()
-        _several("level", "Verdict", [verdict_bar.WORDS[level] for level in LEVELS])
-        _several("reason", "Reason", [*WARNINGS, *_EVENTS])
+            chosen[name] = switch.several(name, label, values[name], _WIDE) if served else ()
+        switch.several("level", "Verdict", [verdict_bar.WORDS[level] for level in LEVELS])
+        switch.several("reason", "Reason", [*WARNINGS, *_EVENTS])
     return queries.RunFilter(
         text,
         chosen["domain"],
@@ -89,12 +89,6 @@ def shape() -> tuple[list[str], bool]:
         help="Runs of one prompt stand together, and a column says by which settings they differ",
     )
     return chosen, grouped
-
-
-def _several(name: str, label: str, options: list[str], width: int = 128) -> tuple[str, ...]:
-    return tuple(
-        st.multiselect(label, options, key=name, bind="query-params", placeholder="all", width=width)
-    )
 
 
 def _reasons(run: dict[str, object], found: Verdict) -> set[str]:

@@ -1,4 +1,4 @@
-"""Runs, the first page: what this is, jobs, every stored run in one table, certificates, the trash, rejected bundles."""
+"""Runs, the first page: what this is, jobs, every stored run in one table, certificates, trash, rejected bundles."""
 
 from __future__ import annotations
 

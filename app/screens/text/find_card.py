@@ -19,7 +19,8 @@ from routesparse.engine.store.word_queries import Words
 
 _BEFORE, _BEHIND = 14, 58  # characters around an occurrence: a narrow window shows the phrase itself
 _LONGEST = 94  # of an occurrence with what stands before it
-_PHRASE, _REGEX = "find-phrase", "find-regex"
+# Keys of the session; known: the run and the address that the other two belong to.
+_PHRASE, _REGEX, _KNOWN = "find-phrase", "find-regex", "find-known"
 
 
 def field(run: RunRow, words: Words) -> find.Found:
@@ -39,7 +40,7 @@ def field(run: RunRow, words: Words) -> find.Found:
             "Regular expression", key=_REGEX, on_change=_take, args=(run.run_id, words.text), width="content"
         )
         if found.phrase or len(found.spans):
-            st.button("Clear", key="quiet-find-clear", type="tertiary", on_click=_clear)
+            st.button("Clear", key="quiet-find-clear", type="tertiary", on_click=_clear, args=(run.run_id,))
     if found.problem:
         states.field_error(f"Not searched: {found.problem}.")
     elif found.phrase.strip() and not len(found.spans):
@@ -64,7 +65,7 @@ def occurrence_list(
     if shares is not None:
         per_part = selection.part_shares(shares, parts)
         rows["dropped_by"] = (np.nan_to_num(per_part, nan=1.0) < limit).sum((0, 1))
-        rows["read_by"] = 100 * selection.summed(np.moveaxis(per_part, -1, 0).reshape(1, len(parts), -1))[0]
+        rows["read_by"] = 100 * selection.mean(per_part.reshape(-1, len(parts)), 0)
     # Last: where they have no room their ends are cut, which a click shows in the text.
     rows["words"] = [
         visible(words.text[max(0, int(a) - _BEFORE) : int(b)][:_LONGEST], " ")
@@ -105,45 +106,33 @@ def occurrence_list(
 def _current(run: RunRow, words: Words) -> find.Found:
     """What is searched for: what was typed here, or what the address says where it says something else."""
     address = st.query_params.get("find")
-    typed = st.session_state.get("find-address")
-    if address is not None and typed != (run.run_id, address):
-        meant = find.linked(words.text, address)
-        if meant is None:
-            return find.Found()
-        st.session_state[_PHRASE], st.session_state[_REGEX] = meant.phrase, meant.is_regex
-        st.session_state["find-address"] = (run.run_id, address)
-    if address is None and typed is not None:  # a link without a phrase, or another run
-        st.session_state[_PHRASE] = ""
-        st.session_state.pop("find-address")
-    # Streamlit forgets a widget's value while its page is not drawn.
+    linked = None if address is None else find.linked(words.text, address)
+    # Streamlit forgets a widget's value while its page is not drawn; what an expression found has no phrase.
     phrase = st.session_state.setdefault(_PHRASE, "")
-    is_regex = st.session_state.setdefault(_REGEX, False)
-    if address is not None and not phrase:
-        # What an expression found, or a browser whose input was not there yet when it answered.
-        meant = find.linked(words.text, address) or find.Found()
-        st.session_state[_PHRASE] = meant.phrase
+    if st.session_state.get(_KNOWN) != (run.run_id, address) or (linked and not phrase):
+        meant = linked or find.Found()
+        st.session_state[_PHRASE], st.session_state[_REGEX] = meant.phrase, meant.is_regex
+        st.session_state[_KNOWN] = (run.run_id, address)
         return meant
-    return find.search(words.text, phrase, is_regex)
+    return find.search(words.text, phrase, st.session_state.setdefault(_REGEX, False))
 
 
 def _take(run_id: str, text: str) -> None:
     """What was typed becomes part of the address, by its place."""
     found = find.search(text, st.session_state[_PHRASE], st.session_state[_REGEX])
-    st.query_params.pop("at", None)
     address = find.link(found)
-    if address is None:
-        st.query_params.pop("find", None)
-        st.session_state.pop("find-address", None)
-    else:
-        st.session_state["find-address"] = (run_id, address)
+    for name in ("find", "at"):
+        st.query_params.pop(name, None)
+    if address is not None:
         view.write(find=address)
+    st.session_state[_KNOWN] = (run_id, address)
 
 
-def _clear() -> None:
+def _clear(run_id: str) -> None:
     st.session_state[_PHRASE] = ""
     for name in ("find", "at"):
         st.query_params.pop(name, None)
-    st.session_state.pop("find-address", None)
+    st.session_state[_KNOWN] = (run_id, None)
 
 
 def _show(key: str, parts: selection.Parts) -> None:

@@ -9,11 +9,10 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.screens.text import find, find_card, lens, selection, side
-from routesparse.app.screens.text.shown import SCOPES, SHADES, Shown
+from routesparse.app.screens.text.selection import BELOW, SCOPES, SHADES, Shown
 from routesparse.app.shell import boundary, navigate, run_header, switch, view
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design, exports, states
-from routesparse.app.ui.plain_text import visible
 from routesparse.app.unit import row_card, row_words
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries, word_queries
@@ -46,12 +45,6 @@ def render() -> None:
             ],
         )
         return
-    for name, size, taken in (("layer", run.layers, at[0]), ("head", run.heads, at[1])):
-        if st.query_params.get(name) and view.number(name, size) is None:
-            states.field_error(
-                f"This run has no {name} {visible(st.query_params[name][:20])}: they are numbered 0 to {size - 1}. "
-                f"Shown is {name} {taken}."
-            )
     segment = view.number("segment", run.segments) if run.segments > 1 else None
     shares = block_shares(store, run.run_id, segment, batch_index)
     shades = list(SHADES) if shares is not None and shares.lost is not None else ["reads"]
@@ -63,7 +56,7 @@ def render() -> None:
         switch.chosen("scope", SCOPES),
         switch.chosen("shade", shades),
         row_card.wanted(run),
-        selection.below(),
+        int(switch.chosen("below", BELOW)) / 100,
     )
     words = word_queries.words(store, run.run_id) if batch_index == 0 else None
     _missing(store, run, shares, words)
@@ -75,7 +68,6 @@ def render() -> None:
         side.heads_card(shown, shares, found, parts)
         unit = queries.Unit(run.run_id, *at, shown.segment or 0, batch_index)
         navigate.link("Show this head on the map", "map", **view.address_of(store, unit))
-        navigate.link("Open this head", "head", **view.address_of(store, unit))
         if row is not None:
             row_card.card(store, run, row, loss, words, _show_passage)
         side.worst_card(shown, worst, words)
@@ -223,9 +215,7 @@ def _shade(shown: Shown, shares: BlockShares | None) -> lens.Shade:
         if shown.scope == "head":
             return np.asarray(values[shown.at])
         part = values[shown.at[0]] if shown.scope == "layer" else values.reshape(-1, values.shape[-1])
-        known = ~np.isnan(part)
-        total = np.where(known, part, 0).sum(0)
-        return np.divide(total, known.sum(0), out=np.full(total.shape, np.nan), where=known.any(0))
+        return selection.mean(part, 0)
 
     reads, mass, lost = scoped(shares.reads), scoped(shares.mass), scoped(shares.lost)
     assert reads is not None

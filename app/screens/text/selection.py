@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import streamlit as st
 
 from routesparse.app.screens.text import find
+from routesparse.engine.rows import RunRow
 from routesparse.engine.store.block_shares import BlockShares
 from routesparse.engine.store.word_queries import Words
 
-BELOW = {
-    "50": "half",
-    "10": "10 %",
-    "1": "1 %",
-}  # of later rows; a head that fewer read it by has dropped a passage
+SCOPES = {"head": "This head", "layer": "This layer", "all": "All heads"}
+SHADES = {"reads": "What later rows read", "lost": "Attention lost"}
+# Per cent of later rows: a head that fewer read a passage by has dropped it.
+BELOW = {"50": "< 50 %", "10": "< 10 %", "1": "< 1 %"}
 
 Parts = list[tuple[int, int]]  # first and last KV block of each part
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the page is about. at: (layer, head); segment None: the rows of all segments; row: a token; below: the share
+    of later rows below which a head has dropped a passage."""
+
+    run: RunRow
+    at: tuple[int, int]
+    segment: int | None
+    batch_index: int
+    scope: str
+    shade: str
+    row: int | None
+    below: float
+
+    @property
+    def name(self) -> str:
+        """The heads in words."""
+        layer, head = self.at
+        named = {"head": f"layer {layer}, head {head}", "layer": f"layer {layer}", "all": "all heads"}
+        return named[self.scope]
 
 
 def part_shares(shares: BlockShares, parts: Parts) -> np.ndarray:
@@ -23,17 +47,17 @@ def part_shares(shares: BlockShares, parts: Parts) -> np.ndarray:
     cells = shares.reads.shape[-1]
     first, last = (np.minimum(np.array(side) // shares.pool, cells - 1) for side in zip(*parts, strict=True))
     known = ~np.isnan(shares.reads)
-    read = _between(np.where(known, shares.reads, 0), first, last)
-    count = _between(known, first, last)
-    return np.divide(read, count, out=np.full(read.shape, np.nan), where=count > 0)
+    return _mean(_between(np.where(known, shares.reads, 0), first, last), _between(known, first, last))
 
 
-def summed(per_part: np.ndarray) -> np.ndarray:
-    """float [layers, heads]: the mean over parts, those that are not measured left out."""
-    known = ~np.isnan(per_part)
-    count = known.sum(-1)
-    read = np.where(known, per_part, 0).sum(-1)
-    return np.divide(read, count, out=np.full(read.shape, np.nan), where=count > 0)
+def mean(values: np.ndarray, axis: int = -1) -> np.ndarray:
+    """The mean over an axis, such as parts, what is not measured left out; NaN where nothing is."""
+    known = ~np.isnan(values)
+    return _mean(np.where(known, values, 0).sum(axis), known.sum(axis))
+
+
+def _mean(total: np.ndarray, count: np.ndarray) -> np.ndarray:
+    return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
 
 
 def passage(blocks: int) -> tuple[int, int] | None:
@@ -49,12 +73,6 @@ def passage(blocks: int) -> tuple[int, int] | None:
 def occurrences(found: find.Found, words: Words) -> Parts:
     """The KV blocks of each occurrence."""
     return [words.blocks_of(int(start), int(end)) for start, end in found.spans]
-
-
-def below() -> float:
-    """The share of later rows below which a head has dropped a passage, from the address."""
-    value = st.query_params.get("below", "")
-    return int(value if value in BELOW else next(iter(BELOW))) / 100
 
 
 def _between(values: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:

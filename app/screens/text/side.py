@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from html import escape
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.screens.text import find, heads, lens, selection
-from routesparse.app.screens.text.shown import Shown
+from routesparse.app.screens.text import find, lens, selection
+from routesparse.app.screens.text.selection import BELOW, Shown
 from routesparse.app.shell import switch, view
-from routesparse.app.ui import exports, glossary, numbers
+from routesparse.app.ui import design, exports, glossary, grid, numbers
 from routesparse.app.ui.plain_text import visible
 from routesparse.app.unit import row_words
 from routesparse.engine.store import queries
@@ -34,17 +36,17 @@ def heads_card(
         is_loss = not parts and shares.lost is not None
         if parts:
             per_part = selection.part_shares(shares, parts)
-            values = selection.summed(per_part)
+            values = selection.mean(per_part)
             title, note = (
                 f"Who still reads {_named(shown, found, parts)}?",
                 "read by later rows, mean over the parts",
             )
         elif shares.lost is not None:
-            values = np.nansum(shares.lost, -1)
-            values[np.isnan(shares.lost).all(-1)] = np.nan
+            known_loss = ~np.isnan(shares.lost).all(-1)
+            values = np.where(known_loss, np.nansum(shares.lost, -1), np.nan)
             title, note = "How much attention does each head lose?", "attention lost by a mean audited row"
         else:
-            values = selection.summed(shares.reads)
+            values = selection.mean(shares.reads)
             title, note = (
                 "How much of the prompt does each head read?",
                 "read by later rows, mean over the prompt",
@@ -60,19 +62,15 @@ def heads_card(
                 else "only the dense tail comes after it, which reads everything in every head"
             )
             st.html(f'<div class="rs-dropped" role="status">{verdict}</div>')
-            _below_selector(shown)
-        peak = float(np.nanmax(values)) if known else 1.0
-        heads.show(
-            values / (peak or 1.0) if is_loss else values,
-            dropped,
-            shown.at,
-            is_loss=is_loss,
-            scale=(peak or 1.0) if is_loss else 1.0,
-            value=note + ":",
-            unknown=_UNREAD if parts else numbers.NOT_MEASURED,
-            label=f"{note}, {shown.run.layers} layers by {shown.run.heads} heads; the arrow keys move",
-            on_pick=_take_head,
-        )
+            st.html('<div class="rs-note">Dropped: read by this share of later rows</div>')
+            switch.buttons("below", BELOW, f"{100 * shown.below:g}")
+        peak = float(np.nanmax(values, initial=0)) or 1.0
+        drawn = _drawing(shown, values, dropped, note, peak if is_loss else None)
+        place = grid.show(drawn, "heads", f"{note}, by head", picks=True)
+        if place is not None:
+            st.query_params.pop("row", None)
+            view.write(layer=place[0], head=place[1], scope="head")
+            st.rerun()
         if parts and "at" in st.query_params and len(found.spans):
             st.button("All occurrences", key="quiet-all-parts", type="tertiary", on_click=_all_parts)
         layers, columns = np.indices(values.shape)
@@ -99,6 +97,32 @@ def heads_card(
         )
 
 
+def _drawing(
+    shown: Shown, values: np.ndarray, dropped: np.ndarray, note: str, most_lost: float | None
+) -> dict[str, Any]:
+    """Layer x head: a number in per cent each, a slash where it is dropped; most_lost: what full colour stands for."""
+    theme = design.current_theme()
+    high, scale = (theme.scale[1], 1.0) if most_lost is None else (theme.warn, most_lost)
+    cells = []
+    for (layer, head), value in np.ndenumerate(values):
+        if np.isnan(value):
+            color, text, told = theme.null, "", _UNREAD
+        else:
+            color = design.blend(theme.panel, high, round(0.06 + 0.94 * min(1.0, value / scale), 2))
+            # Rounded to its side of the limit: a cell that says 50 is not below it.
+            number = math.floor(100 * value) if dropped[layer, head] else round(100 * value)
+            text = ("╱" if dropped[layer, head] else "") + ("<1" if number == 0 < value else str(number))
+            told = f"{note}: {100 * value:.1f} %"
+        hover = f"layer {layer}, head {head}\n{told}"
+        picked = (layer, head) == shown.at
+        cells.append((layer, head, color, text, False, hover, picked))
+    table = pd.DataFrame(cells, columns=["row", "column", "color", "text", "strong", "hover", "framed"])
+    layers, heads = values.shape
+    rows = grid.Axis("layer", [str(layer) for layer in range(layers)])
+    columns = grid.Axis("head", [str(head) for head in range(heads)])
+    return grid.drawing(table, rows, columns, theme, max(9, min(30, 460 // layers)))
+
+
 def _named(shown: Shown, found: find.Found, parts: selection.Parts) -> str:
     """What was selected, as HTML."""
     if "at" in st.query_params and len(parts) == 1:
@@ -122,12 +146,6 @@ def _singly(per_part: np.ndarray, below: float) -> str:
     few, most = int(counts.min()), int(counts.max())
     single = f"{few:,}" if few == most else f"{few:,} to {most:,}"
     return f" on the mean of {per_part.shape[-1]:,} occurrences; of a single occurrence by {single}"
-
-
-def _below_selector(shown: Shown) -> None:
-    value = f"{100 * shown.below:g}"
-    st.html('<div class="rs-note">Dropped: read by this share of later rows</div>')
-    switch.buttons("below", {k: f"< {k} %" for k in selection.BELOW}, value)
 
 
 def worst_card(shown: Shown, worst: pd.DataFrame, words: Words | None) -> None:
@@ -178,11 +196,3 @@ def _show_row(layer: int, head: int, position: int) -> None:
 
 def _all_parts() -> None:
     st.query_params.pop("at", None)
-
-
-def _take_head() -> None:
-    """A click on a head of the grid shades the text by what it reads."""
-    place = heads.picked()
-    if place is not None:
-        st.query_params.pop("row", None)
-        view.write(layer=place[0], head=place[1], scope="head")

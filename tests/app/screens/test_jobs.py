@@ -51,8 +51,14 @@ def test_a_waiting_job_says_its_place_and_whether_a_worker_runs(home, queue, sub
         ),
         ({"policy": "certified", "tau": 0.9}, "policy certified, τ 0.90, no time limit, segment"),
         ({"rope": '{"rope_type": "yarn", "factor": 4.0}'}, "model demo, RoPE yarn ×4, policy"),
-        ({"policy": "priced", "price": 1.4, "quality": "prose-kl"}, "price 1.4, quality prose-kl, τ layer 0.30,"),
-        ({"calibration": "prose", "keep_text": False, "audit": "rows"}, "calibration prose, probe exact, audit rows, hash only"),
+        (
+            {"policy": "priced", "price": 1.4, "quality": "prose-kl"},
+            "price 1.4, quality prose-kl, τ layer 0.30,",
+        ),
+        (
+            {"calibration": "prose", "keep_text": False, "audit": "rows"},
+            "calibration prose, probe exact, audit rows, hash only",
+        ),
     ],
     ids=["priced", "certified", "rope", "quality", "calibration"],
 )
@@ -77,7 +83,9 @@ def test_running_job_shows_layer_elapsed_and_when_it_is_far_over_its_estimate(
     assert "worker last reported" in html and "s ago" in html
 
 
-def test_a_waiting_job_is_cancelled_at_once_and_a_running_one_asked_to_stop(home, queue, open_page, monkeypatch):
+def test_a_waiting_job_is_cancelled_at_once_and_a_running_one_asked_to_stop(
+    home, queue, open_page, monkeypatch
+):
     for running in (False, True):
         job = queue.submit(RunRequest(), TEXT)
         if running:
@@ -143,7 +151,9 @@ def test_a_lost_worker_is_told_and_after_some_the_likely_reason(home, queue, sub
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
-def test_a_failure_says_what_to_do_and_never_the_prompt(home, queue, submitted, open_page, error, title, advice):
+def test_a_failure_says_what_to_do_and_never_the_prompt(
+    home, queue, submitted, open_page, error, title, advice
+):
     queue.fail(queue.claim("worker-1"), *classify(error, "ab12cd34"), "ab12cd34")
     html = text_of(open_page("runs", job=submitted))
     assert title in html and advice in html and "ab12cd34" in html

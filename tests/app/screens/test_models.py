@@ -7,12 +7,10 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from routesparse.app.screens.models import workers
 from routesparse.app.shell import identity, model_checks
 from routesparse.engine import paths
 from routesparse.engine.calibration.artifact import stamp_of
@@ -21,7 +19,6 @@ from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import ModelError
 from routesparse.engine.jobs import presence
 from routesparse.engine.jobs.documents import unpack
-from routesparse.engine.jobs.estimate import job_estimate, preparation_estimate
 from routesparse.engine.jobs.job import WorkerSeen
 from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest, read_request
 from routesparse.engine.jobs.presence import Device
@@ -83,24 +80,15 @@ def test_a_whole_model_lacks_only_what_nobody_has_measured(tiny):
 
 
 def test_no_weights_are_loaded_and_no_code_of_the_folder_runs(tiny, monkeypatch):
-    config = json.loads((tiny / "config.json").read_text())
-    config["auto_map"] = {"AutoModelForCausalLM": "evil.Model"}
-    (tiny / "config.json").write_text(json.dumps(config))
+    config(tiny, auto_map={"AutoModelForCausalLM": "evil.Model"})
     (tiny / "evil.py").write_text("raise SystemExit")
     monkeypatch.setattr(torch, "load", None)
     assert states_of(tiny)["Family"][0] == "ok"
 
 
-def broken_config(folder):
-    (folder / "config.json").write_text("{")
-
-
-def no_config(folder):
-    (folder / "config.json").unlink()
-
-
-def no_tokenizer(folder):
-    (folder / "tokenizer.json").unlink()
+def config(folder, **changes):
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(values | changes))
 
 
 def pickle_only(folder):
@@ -108,33 +96,18 @@ def pickle_only(folder):
     (folder / "pytorch_model.bin").write_bytes(b"\x80\x04.")
 
 
-def cut_weights(folder):
-    file = folder / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:100])
-
-
-def unsupported(folder):
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "model_type": "llama4"}))
-
-
-def no_context(folder):
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": "long"}))
-
-
 BROKEN = [
-    (broken_config, "Family", "is not readable JSON"),
-    (no_config, "Family", "has no config.json"),
-    (unsupported, "Family", "model family &#x27;llama4&#x27; is not supported"),
-    (no_tokenizer, "Tokenizer", "has no tokenizer.json"),
+    (lambda folder: (folder / "config.json").write_text("{"), "Family", "is not readable JSON"),
+    (lambda folder: (folder / "config.json").unlink(), "Family", "has no config.json"),
+    (lambda folder: config(folder, model_type="llama4"), "Family", "&#x27;llama4&#x27; is not supported"),
+    (lambda folder: (folder / "tokenizer.json").unlink(), "Tokenizer", "has no tokenizer.json"),
     (pickle_only, "Weights", "only weights in other formats"),
-    (cut_weights, "Weights", "is corrupt"),
-    (no_context, "Context", "can&#x27;t be read"),
+    (lambda folder: (folder / "model.safetensors").write_bytes(b"cut"), "Weights", "is corrupt"),
+    (lambda folder: config(folder, max_position_embeddings="long"), "Context", "can&#x27;t be read"),
 ]
 
 
-@pytest.mark.parametrize(("damage", "name", "text"), BROKEN, ids=lambda part: getattr(part, "__name__", ""))
+@pytest.mark.parametrize(("damage", "name", "text"), BROKEN, ids=[row[2] for row in BROKEN])
 def test_what_is_broken_is_named_and_nothing_can_be_started(tiny, open_page, damage, name, text):
     damage(tiny)
     page = open_page("models", model="tiny")
@@ -143,14 +116,6 @@ def test_what_is_broken_is_named_and_nothing_can_be_started(tiny, open_page, dam
     assert "must be fixed" in said(page)
     assert states_of(tiny)[name][0] == "problem"
     assert [button.key for button in page.button] == []
-
-
-def test_mending_the_folder_mends_the_list(tiny):
-    kept = (tiny / "config.json").read_text()
-    no_context(tiny)
-    assert states_of(tiny)["Context"][0] == "problem"
-    (tiny / "config.json").write_text(kept)
-    assert states_of(tiny)["Context"][0] == "ok"
 
 
 @pytest.mark.parametrize(
@@ -182,10 +147,6 @@ def test_a_profile_must_be_of_the_worker_s_device(tiny):
     other = states_of(tiny, [CPU, Device("A GPU", True, 8 << 30)])["Latency profile"]
     assert other[0] == "missing" and "on A GPU" in other[1]
     assert "no worker says" in states_of(tiny, [])["Latency profile"][1]
-
-
-def test_a_broken_profile_says_so(tiny):
-    profile_of(tiny, CPU)
     next(paths.profiles().glob("*.json")).write_text("{")
     assert "The first job measures a new one" in states_of(tiny)["Latency profile"][1]
 
@@ -203,19 +164,9 @@ def test_calibrations_of_these_weights_are_listed_with_their_age(tiny, make_cali
     assert state == "ok" and "mine (4,096 to 8,192 tokens, " in text
     calibrated(tiny, make_calibration, model_revision="0" * 16)
     assert states_of(tiny)["Calibrations"][0] == "missing"
-
-
-def test_one_that_does_not_fit_the_defaults_says_why(tiny, make_calibration):
     calibrated(tiny, make_calibration, library_hash="0" * 16)
     state, text = states_of(tiny)["Calibrations"]
     assert state == "missing" and "was made with pattern library 0000000000000000" in text
-
-
-def test_somebody_else_s_calibration_is_not_offered(tiny, make_calibration):
-    calibrated(tiny, make_calibration, owner="a" * 32)
-    assert states_of(tiny, owner="a" * 32)["Calibrations"][0] == "ok"
-    assert states_of(tiny, owner="b" * 32)["Calibrations"][0] == "missing"
-    assert states_of(tiny)["Calibrations"][0] == "missing"
 
 
 def test_the_page_lists_the_bundled_model_and_says_where_others_go(demo_home, open_page):
@@ -228,26 +179,15 @@ def test_the_page_lists_the_bundled_model_and_says_where_others_go(demo_home, op
     assert page.button(key="analyse-with").disabled is False
 
 
-def test_a_broken_folder_is_listed_too(tiny, open_page):
-    (tiny.parent / "empty").mkdir()
-    page = open_page("models", model="empty")
-    assert page.selectbox(key="model").options == ["demo", "empty", "tiny"]
-    assert "has no config.json" in said(page)
-
-
-def test_the_page_leads_to_new_run_with_the_model(tiny, open_page, went):
+def test_the_page_leads_to_new_run_and_asks_for_profiles(tiny, open_page, went, queue):
     page = open_page("models", model="tiny")
     page.button(key="analyse-with").click().run()
     assert went == [("new", {"with_model": "tiny"})]
-
-
-@pytest.mark.parametrize("quick", [True, False])
-def test_a_profile_is_asked_for_by_a_button(tiny, open_page, went, queue, quick):
-    page = open_page("models", model="tiny")
-    page.button(key=f"profile-{'quick' if quick else 'full'}").click().run()
-    (job,) = queue.jobs()
-    assert went == [("job", {"job": job.id})]
-    assert read_request(job.kind, job.request_json) == ProfileRequest(str(tiny), quick=quick)
+    for quick in (True, False):
+        page.button(key=f"profile-{'quick' if quick else 'full'}").click().run()
+        job = queue.jobs()[0]
+        assert went[-1] == ("runs", {"job": job.id})
+        assert read_request(job.kind, job.request_json) == ProfileRequest(str(tiny), quick=quick)
 
 
 def with_texts(open_page, *uploads):
@@ -271,18 +211,11 @@ def test_texts_are_calibrated_on_by_a_job(tiny, open_page, went, queue):
     assert page.button(key="calibrate").disabled is False, said(page)
     page.button(key="calibrate").click().run()
     (job,) = queue.jobs()
-    assert went == [("job", {"job": job.id})]
+    assert went == [("runs", {"job": job.id})]
     request = read_request(job.kind, job.request_json)
     assert request == CalibrateRequest("harbour", str(tiny), least_tokens=512, most_tokens=1_000)
     documents = unpack(queue.prompts.read(job.id))
     assert [(one.name, one.text) for one in documents] == [(f"{i}.txt", text) for i, text in enumerate(TEXTS)]
-
-
-def test_a_jsonl_file_is_one_document_a_line(tiny, open_page):
-    lines = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS) + "no JSON\n"
-    page = with_texts(open_page, ("texts.jsonl", lines.encode(), "application/json"))
-    page.text_input(key="domain-name").input("harbour").run()
-    assert "texts.jsonl: line 4 is no JSON" in said(page)
 
 
 @pytest.mark.parametrize(
@@ -302,9 +235,24 @@ def test_a_jsonl_file_is_one_document_a_line(tiny, open_page):
         ([("a.txt", b"\0", "text/plain"), *several()], "mine", "is binary"),
         (several(), "", "Name the domain of these texts to begin"),
         (several(), "a/b", "is no name"),
+        (several(), "prose", "calibration 'prose' is bundled; choose another domain"),
+        (
+            [
+                (
+                    "t.jsonl",
+                    "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode() + b"no\n",
+                    "x",
+                )
+            ],
+            "mine",
+            "t.jsonl: line 4 is no JSON",
+        ),
     ],
 )
-def test_what_can_t_be_calibrated_on_is_said_at_once(tiny, open_page, uploads, name, message):
+def test_what_can_t_be_calibrated_on_is_said_at_once(
+    tiny, make_calibration, open_page, uploads, name, message
+):
+    make_calibration("prose", 0.9, 0.02).save(tiny.parents[2] / "data" / "calibrations")
     page = with_texts(open_page, *uploads)
     page.text_input(key="domain-name").input(name).run()
     assert message in said(page).replace("&#x27;", "'")
@@ -320,14 +268,6 @@ def test_an_existing_name_is_replaced_only_when_asked(tiny, make_calibration, op
     assert page.button(key="calibrate").disabled is False
 
 
-def test_a_bundled_name_is_refused_at_once(tiny, make_calibration, open_page):
-    make_calibration("prose", 0.9, 0.02).save(tiny.parents[2] / "data" / "calibrations")
-    page = with_texts(open_page, *several())
-    page.text_input(key="domain-name").input("prose").run()
-    assert "calibration &#x27;prose&#x27; is bundled; choose another domain" in said(page)
-    assert page.button(key="calibrate").disabled
-
-
 def test_live_workers_are_named_with_their_devices(tiny, open_page, queue, home):
     queue.seen("host-1-ab", Device("NVIDIA H200", True, 150 << 30))
     with presence.present(home, "host-1-ab"):
@@ -337,14 +277,6 @@ def test_live_workers_are_named_with_their_devices(tiny, open_page, queue, home)
         ]
     assert "GPU" in said(page) and "H200" in said(page) and "worker host-1-ab" in said(page)
     assert "No worker is running" not in said(page)
-
-
-def test_how_to_start_a_worker_elsewhere_fits_the_queue(tiny, open_page, monkeypatch):
-    assert "ssh -L 8501" in " ".join(block.value for block in open_page("models", model="tiny").code)
-    monkeypatch.setattr(workers, "paths", SimpleNamespace(queue=lambda: "postgres:host=db", home=paths.home))
-    page = open_page("models", model="tiny")
-    assert "this dashboard’s <code>ROUTESPARSE_QUEUE</code>" in said(page)
-    assert "ssh -L" not in " ".join(block.value for block in page.code)
 
 
 def snapshot(cache, saved, hub_id="org/tiny"):
@@ -438,12 +370,6 @@ def test_an_address_names_no_calibration_by_its_file(tiny, make_calibration, ope
         assert "no calibration" in shown
 
 
-def test_new_run_needs_no_preparation_where_nothing_is_missing(tiny, make_calibration, open_page):
-    calibrated(tiny, make_calibration)
-    profile_of(tiny, CPU)
-    assert "Prepare this model" not in said(open_page("new_run", with_model="tiny"))
-
-
 @pytest.mark.parametrize("request_", [ProfileRequest("tiny"), CalibrateRequest("harbour", "tiny")])
 def test_jobs_show_their_own_stages_and_their_result(demo_home, open_page, queue, request_):
     content = (
@@ -452,46 +378,27 @@ def test_jobs_show_their_own_stages_and_their_result(demo_home, open_page, queue
         else "".join(json.dumps({"name": "n", "text": text}) + "\n" for text in TEXTS)
     )
     job_id = queue.submit(request_, content)
-    listed = open_page("job")
+    listed = open_page("runs")
     asked = {"profile": "probe exact, full measurement", "calibrate": "policy priced, 4,096 to 8,192 tokens"}
     assert not listed.exception and f"model tiny, {asked[request_.kind]}" in said(listed)
-    page = open_page("job", job=job_id)
+    page = open_page("runs", job=job_id)
     assert not page.exception
     wanted = "measure this machine" if request_.kind == "profile" else "take δ from the others"
     assert wanted in said(page) and "route and execute" not in said(page)
     claim = queue.claim("w")
     stage = {"profile": "profile", "calibrate": "fold B"}[request_.kind]
     queue.heartbeat(claim, progress=(stage, 3, 9))
-    page = open_page("job", job=job_id)
+    page = open_page("runs", job=job_id)
     assert ("3 of 9" if request_.kind == "profile" else "prompt 4 of 9") in said(page)
+    queue.fail(claim, "out_of_memory", "out of memory while running")
+    page = open_page("runs", job=job_id)
+    assert "Out of memory" in said(page) and "models?model=tiny" in said(page)
+    page.button(key="retry").click().run()
+    (again,) = queue.jobs(["queued"])
+    assert again.kind == request_.kind
+    claim = queue.claim("w")
     queue.finish(claim, claim.run_id, "result")
-    page = open_page("job", job=job_id)
+    page = open_page("runs", job=again.id)
     assert not page.exception
     result = "profile=result" if request_.kind == "profile" else "names=result"
     assert f"calibration?{result}" in said(page) and "models?model=tiny" in said(page)
-
-
-@pytest.mark.parametrize("request_", [ProfileRequest("tiny"), CalibrateRequest("harbour", "tiny")])
-def test_a_failed_preparation_leads_back_to_its_model(demo_home, open_page, queue, request_):
-    content = (
-        ""
-        if request_.kind == "profile"
-        else "".join(json.dumps({"name": "n", "text": text}) + "\n" for text in TEXTS)
-    )
-    job_id = queue.submit(request_, content)
-    queue.fail(queue.claim("w"), "out_of_memory", "out of memory while running")
-    page = open_page("job", job=job_id)
-    assert not page.exception
-    assert "Out of memory" in said(page) and "models?model=tiny" in said(page)
-    page.button(key="retry").click().run()
-    assert [job.kind for job in queue.jobs(["queued"])] == [request_.kind]
-
-
-def test_the_estimate_is_from_jobs_of_the_same_kind(demo_home, queue):
-    queue.submit(ProfileRequest("tiny"))
-    claim = queue.claim("w")
-    queue.finish(claim, claim.run_id, "p")
-    assert preparation_estimate(queue, ProfileRequest("tiny")).jobs == 1
-    assert preparation_estimate(queue, ProfileRequest("tiny", quick=True)) is None
-    assert preparation_estimate(queue, CalibrateRequest("harbour", "tiny")) is None
-    assert job_estimate(queue, RunRequest(model="tiny"), 1) is None

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 from html import escape
 from pathlib import Path
 
 import pytest
 
-from routesparse.app.screens.new_run import problems
 from routesparse.app.shell import new_run_address
-from routesparse.engine.prompts.jsonl import jsonl_prompts
 from routesparse.app.ui import numbers
 from routesparse.engine import paths
 from routesparse.engine.calibration.artifact import load_calibration
 from routesparse.engine.errors import PromptError
-from routesparse.engine.jobs.estimate import scaled
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.method.latency import LatencyProfile
-from routesparse.engine.models.files import offered, resolve
 from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.models.token_count import prompt_size
 from routesparse.engine.paths import DATA
 from routesparse.engine.profiles.limits import least_limit
+from routesparse.engine.prompts.jsonl import jsonl_prompts
 from routesparse.engine.store import bundle
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -296,13 +292,6 @@ def test_a_benchmarks_row_keeps_its_text_with_its_question(demo_home, open_page,
     assert queue.prompts.read(queue.jobs()[0].id).decode() == f"{TEXT}\n\nWho signed?"
 
 
-def test_messages_need_a_model_with_a_chat_template(demo_home, open_page):
-    line = json.dumps({"messages": [{"role": "user", "content": TEXT}]})
-    page = open_page("new_run")
-    page.file_uploader(key="upload").set_value(("chat.jsonl", line.encode(), "text/plain")).run()
-    assert "it has no chat template; choose a model" in text_of(page)
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -350,15 +339,6 @@ def test_the_memory_told_counts_the_keys_and_values_of_the_continuation(demo_hom
     assert f"{numbers.size(size.cache_bytes)} of keys and values to continue the prompt" in html
 
 
-def test_estimates_span_linear_and_quadratic_growth():
-    assert scaled([], 100) is None
-    assert scaled([(1_000, 3.0)], 100_000) is None, "a hundred times longer: nothing is known"
-    same = scaled([(1_000, 3.0), (1_000, 5.0)], 1_000)
-    assert (same.low_s, same.high_s, same.jobs) == (4.0, 4.0, 2)
-    longer = scaled([(1_000, 3.0)], 2_000)
-    assert (longer.low_s, longer.high_s) == (6.0, 12.0)
-
-
 def profile(**changes):
     costs = dict.fromkeys(
         ("row_us", "tile_us", "column_us", "dense_row_us", "dense_tile_us", "probe_base_us", "probe_head_us"),
@@ -377,15 +357,6 @@ def profile(**changes):
             **changes,
         }
     )
-
-
-def test_corrupt_profile_is_named_and_the_page_stays(demo_home, open_page):
-    size = prompt_size("demo", TEXT)
-    (demo_home / "profiles").mkdir()
-    (demo_home / "profiles" / f"cpu-0-t2-fp32-d{size.head_dim}-g4-b128x64-exact.json").write_text("{")
-    page = paste(open_page("new_run", source="Paste"))
-    assert not page.exception
-    assert "is corrupt" in text_of(page)
 
 
 def test_only_the_bundled_model_and_those_in_the_models_folder_are_offered(demo_home, open_page, queue, went):
@@ -407,33 +378,11 @@ def test_only_the_bundled_model_and_those_in_the_models_folder_are_offered(demo_
     assert RunRequest.from_json(queue.jobs()[0].request_json).model == str(other)
 
 
-def test_a_link_in_the_models_folder_is_recorded_by_the_name_that_is_offered(
-    demo_home, tmp_path, monkeypatch, open_page
-):
-    target = tmp_path / "downloads" / "snapshot-1"
-    shutil.copytree(REPOSITORY / "data" / "models" / "demo", target)
-    (demo_home / "models").mkdir()
-    link = demo_home / "models" / "ledger"
-    link.symlink_to(target)
-    assert resolve(offered()["ledger"]) == (link, "ledger")
-    monkeypatch.chdir(demo_home / "models")
-    assert resolve("./ledger/")[1] == "ledger"
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.symlink_to(target)
-    assert resolve(str(elsewhere))[1] == resolve(str(target))[1] == "snapshot-1"
-    again = open_page("new_run", with_model=resolve(str(link))[1])
-    assert again.selectbox(key="with_model").value == "ledger" and "instead" not in text_of(again)
-
-
 def test_text_far_too_long_is_refused_by_its_beginning():
     with pytest.raises(
         PromptError, match=r"its first [\d,]+ of 1,600,000 characters alone have .* most 131,072"
     ):
         prompt_size("demo", "harbour " * 200_000)
-
-
-def test_long_text_that_compresses_well_is_counted_whole():
-    assert prompt_size("demo", "-" * 1_600_000).tokens == 100_000 + 1
 
 
 def test_a_prompt_below_the_predicted_break_even_says_so_and_can_be_routed_anyway(demo_home, open_page):
@@ -446,7 +395,9 @@ def test_a_prompt_below_the_predicted_break_even_says_so_and_can_be_routed_anywa
     stored.save(demo_home / "profiles")
     page = paste(open_page("new_run", source="Paste"))
     least = stored.break_even_tokens(size.heads, size.layers)
-    assert f"Below the predicted break-even, {least:,} tokens by the profile of a fast machine" in text_of(page)
+    assert f"Below the predicted break-even, {least:,} tokens by the profile of a fast machine" in text_of(
+        page
+    )
     assert "No latency profile" not in text_of(page)
     fix(page, "Route it anyway")
     assert page.number_input(key="break_even").value == 0 and "break-even, " not in text_of(page)

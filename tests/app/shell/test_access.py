@@ -1,12 +1,8 @@
 """The look into the spool that pages share."""
 
-import errno
 import json
-import subprocess
-import sys
 import threading
 import time
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -60,17 +56,6 @@ def test_a_page_waits_for_the_look_that_another_has_begun(home, opened, record, 
     first.join(10)
     second.join(10)
     assert stored == [record.run.run_id]
-
-
-def test_a_look_of_a_moment_ago_is_enough(opened, monkeypatch):
-    looks = []
-    ingest = spool.ingest_spool
-    monkeypatch.setattr(
-        spool, "ingest_spool", lambda store, **options: (looks.append(1), ingest(store, **options))[1]
-    )
-    for _ in range(3):
-        opened.look_into_spool()
-    assert len(looks) == 1
 
 
 @pytest.fixture
@@ -235,51 +220,6 @@ def test_a_look_leaves_the_numbers_for_the_metrics_when_runs_have_changed(home, 
     paths.overview(home).unlink()
     opened.look_into_spool()
     assert not paths.overview(home).exists()  # nothing changed, nothing was counted
-
-
-def test_numbers_that_can_t_be_written_keep_no_page_from_its_runs(home, opened, record, monkeypatch):
-    def full(_store):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(module.overview, "write", full)
-    bundle.write_bundle(record, home / "spool")
-    opened.look_into_spool()
-    assert record.run.run_id in opened.store.run_ids()
-
-
-def test_modules_are_kept_out_of_the_garbage_collection_after_every_rerun(tmp_path, monkeypatch):
-    code = (
-        "import gc; from routesparse.app.shell import access; opened = access.open_access('here'); "
-        "kept = gc.get_freeze_count(); opened.close(); access.open_access.clear(); access.open_access('here').close(); "
-        "print(kept, len(gc.get_objects()), gc.get_freeze_count() - kept)"
-    )
-    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path))
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    kept, looked_at, more = map(int, result.stdout.split())
-    assert kept > 10 * looked_at
-    assert abs(more) < kept // 100, "a second opening keeps nothing more: it may be garbage later"
-
-
-def test_garbage_is_collected_now_and_then_also_while_a_look_takes_long(home, record, monkeypatch):
-    settings = tomllib.loads((REPOSITORY / ".streamlit" / "config.toml").read_text())
-    assert settings["runner"]["postScriptGC"] is False
-    collected, may_end = [], threading.Event()
-    monkeypatch.setattr(module.gc, "collect", lambda: collected.append(1))
-    monkeypatch.setattr(
-        module.spool, "ingest_spool", lambda *_, **__: may_end.wait(30) and spool.IngestReport()
-    )
-    monkeypatch.setattr(module, "_FEW_PATIENCE_S", 0.0)
-    opened = module.access()
-    collected.clear()
-    opened.look_into_spool()
-    for _ in range(3):
-        module.access()
-    assert not collected, "once in ten seconds"
-    monkeypatch.setattr(module, "_COLLECT_SECONDS", 0.0)
-    assert opened.taking_in() is not None
-    module.access()
-    may_end.set()
-    assert collected == [1]
 
 
 def test_what_another_dashboard_left_between_move_and_rows_is_taken_in(home, opened, record, monkeypatch):
