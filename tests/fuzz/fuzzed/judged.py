@@ -18,8 +18,8 @@ from torch.nn.attention.flex_attention import create_block_mask
 
 from routesparse.engine import errors
 from routesparse.engine.certification.mask_files import read_masks
-from routesparse.engine.certification.reads import reads_of
 from routesparse.engine.certification.minference_heads import heads_from_json
+from routesparse.engine.certification.reads import reads_of
 from routesparse.engine.lab.suites.registry import find
 from routesparse.engine.lab.suites.suite import read_rows
 from routesparse.kernels.interface import RowPlan

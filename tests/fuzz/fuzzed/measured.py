@@ -78,7 +78,7 @@ TARGETS: dict[str, Target] = {
         json_bytes(_TUNED), written("x.json", lambda file: tuned.load(str(file))), (errors.CalibrationError,)
     ),
     "tuning rows": Target(
-        json_lines(_ROWS), written("x.jsonl", lambda file: read_measured([file])), (errors.CalibrationError,)
+        json_lines(_ROWS), written("x.jsonl", lambda file: read_measured([file])), (errors.InputError,)
     ),
     "profile": Target(json_bytes(_PROFILE), written("x.json", LatencyProfile.load), (errors.ProfileError,)),
 }

@@ -17,9 +17,8 @@ from fuzzed.tokenizers import TEXTS, TOKENIZER, tokenizer_like
 from hypothesis import strategies as st
 
 from routesparse.engine import errors, paths
-from routesparse.engine.models import adapter
+from routesparse.engine.models import adapter, token_count
 from routesparse.engine.models import files as model_files
-from routesparse.engine.models import token_count
 from routesparse.engine.models.load import load_model, shape_of
 from routesparse.engine.prompts.text import decode_prompt
 
