@@ -117,8 +117,11 @@ def certified(run: RunRow, kinds: pd.DataFrame, certificates: pd.DataFrame, exec
         return "All heads read every key: there is nothing to certify."
     level = numbers.share(run.confidence, 0)
     if run.tau_layer is None:
-        count = f"{sparse - int(kinds['uncertified'].sum()):,} of {numbers.several(sparse, 'sparse unit')}"
-        what = f"{count}, a head in a segment each, keep at least {numbers.threshold(run.tau)} of their attention"
+        one = run.segments * run.batch == 1
+        count = f"{sparse - int(kinds['uncertified'].sum()):,} of "
+        count += numbers.several(sparse, "sparse head" if one else "sparse unit")
+        each = "each alone" if one else "a head in a segment each"
+        what = f"{count}, {each}, keep at least {numbers.threshold(run.tau)} of their attention"
         more = "all heads together"
     else:
         held = int((certificates["lower_mass"].notna() & ~certificates["uncertified"]).sum())
