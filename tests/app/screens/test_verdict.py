@@ -118,7 +118,7 @@ def test_uncertified_units_come_before_the_dearest_failures_and_both_are_counted
     page = open_page("trust", run=GREEN)
     table = page.dataframe[0].value
     assert table["to"].tolist()[0] == "ran uncertified" and len(table) == len(hard.fallbacks) + 1
-    assert f"n = {len(hard.fallbacks)} events and 1 uncertified unit ·" in text_of(page)
+    assert f"n = {len(hard.fallbacks)} events and 1 uncertified unit: those" in text_of(page)
 
 
 def test_the_map_has_the_next_token_by_both_sides(runs, record, open_page):
