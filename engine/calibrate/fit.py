@@ -11,16 +11,16 @@ weights; *robust* takes the largest delta over the groups instead, valid for eac
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from routesparse.engine.calibrate.origin import now
 from routesparse.engine.calibrate.predictor_fit import fit_predictor
 from routesparse.engine.calibrate.prompt_measure import PromptMeasure
-from routesparse.engine.calibrate.prompts import Window
+from routesparse.engine.calibrate.prompts import Document, Window, cut, split_folds
 from routesparse.engine.calibration.artifact import Bucket, Calibration, CostModel, conformal_delta, stamp_of
 from routesparse.engine.calibration.drift import DriftReference, fit_reference
 from routesparse.engine.config import RouterConfig
@@ -28,6 +28,7 @@ from routesparse.engine.errors import CalibrationError
 from routesparse.engine.method.families import library_hash
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.predictor import ErrorPredictor
+from routesparse.engine.provenance import versions
 
 CONFIDENCES = (0.9, 0.95, 0.99)
 GATE_ROUNDS = 2
@@ -36,6 +37,10 @@ LARGEST_GATE = 0.999
 HELD_OUT_SHARE = 0.25  # of fold A's documents, for the predictor's quality
 HISTOGRAM_BINS = 48
 
+AUDIT_ROWS = 512
+ERROR_ROWS = 64  # output errors cost more than masses, and the predictor averages over many units
+
+Folds = tuple[list[Window], list[Window]]
 # (windows, config with the gate to use, measure output errors) -> one PromptMeasure per window, in order
 Measure = Callable[[Sequence[Window], RouterConfig, bool], Sequence[PromptMeasure]]
 
@@ -51,40 +56,58 @@ class Subject:
     profile: LatencyProfile
 
 
-def calibrate(
-    fold_a: Sequence[Window],
-    fold_b: Sequence[Window],
-    config: RouterConfig,
-    subject: Subject,
-    measure: Measure,
-    *,
-    name: str,
-    domain: str,
-    lengths: Sequence[tuple[int, int]],
-    robust: bool = False,
-    provenance: dict[str, Any] | None = None,
-) -> Calibration:
-    """Measure both folds and put the calibration together. lengths: the buckets (least, most tokens).
+@dataclass(frozen=True)
+class Recipe:
+    """What to calibrate on, apart from the documents. lengths: buckets (least, most tokens)."""
 
-    Errors: CalibrationError where a fold is too small for the configuration's q, or a document is in both.
+    name: str
+    domain: str
+    config: RouterConfig
+    lengths: Sequence[tuple[int, int]]
+    sizes: tuple[int, int] = (24, 60)  # prompts of fold A and of fold B, per group of documents and bucket
+    audit_rows: int = AUDIT_ROWS  # body rows audited per unit; 0: all of them
+    robust: bool = False
+    profile: str = "auto"
+    command: str = "routesparse calibrate"
+
+
+def cut_folds(groups: Mapping[str, Sequence[Document]], recipe: Recipe, tokenizer: Any) -> Folds:
+    """Windows of both folds. groups: documents by name; each group is split by document and weighs the same.
+
+    Errors: CalibrationError where a group has too few documents that are long enough, or one twice.
     """
+    folds: Folds = ([], [])
+    seed, sizes = recipe.config.seed, recipe.sizes
+    for documents in groups.values():
+        usable = [d for d in documents if d.tokens >= recipe.lengths[0][0]]
+        if documents and len(usable) < 2:
+            raise CalibrationError(
+                f"{len(usable)} of {len(documents)} documents have the {recipe.lengths[0][0]:,} tokens of the shortest "
+                f"prompt, the longest has {max(d.tokens for d in documents):,}; the two folds need two: pass longer "
+                "ones, or shorter prompts by --tokens"
+            )
+        parts = split_folds(usable, sizes[0] / sum(sizes), seed)
+        for fold, part, count in zip(folds, parts, sizes, strict=True):
+            for least, most in recipe.lengths:
+                fold += cut(part, count, least, most, tokenizer, seed)
+    return folds
+
+
+def calibrate(folds: Folds, recipe: Recipe, subject: Subject, measure: Measure) -> Calibration:
+    """Measure both folds and put the calibration together.
+
+    Errors: CalibrationError where a fold is too small for the configuration's q, or a document is in both; those of
+    ``measure``.
+    """
+    fold_a, fold_b = folds
     shared = {w.document_sha256 for w in fold_a} & {w.document_sha256 for w in fold_b}
     if shared:
         raise CalibrationError(f"{len(shared)} document is in both folds; a document belongs to one of them")
-    gate, measured_a = fit_gate(fold_a, config, measure, robust)
-    frozen = replace(config, gate_threshold=gate, alpha=fit_alpha(measured_a))
+    gate, measured_a = fit_gate(fold_a, recipe.config, measure, recipe.robust)
+    frozen = replace(recipe.config, gate_threshold=gate, alpha=fit_alpha(measured_a))
     measured_b = list(measure(fold_b, frozen, False))
-    return assemble(
-        measured_a,
-        measured_b,
-        frozen,
-        subject,
-        name=name,
-        domain=domain,
-        lengths=lengths,
-        robust=robust,
-        provenance=provenance,
-    )
+    made = {"command": recipe.command, "audit_rows": recipe.audit_rows or "body"}
+    return assemble(measured_a, measured_b, replace(recipe, config=frozen), subject, made)
 
 
 def fit_gate(
@@ -133,33 +156,28 @@ def largest_delta(measured: Sequence[PromptMeasure], confidence: float, robust: 
 def assemble(
     measured_a: Sequence[PromptMeasure],
     measured_b: Sequence[PromptMeasure],
-    config: RouterConfig,
+    recipe: Recipe,
     subject: Subject,
-    *,
-    name: str,
-    domain: str,
-    lengths: Sequence[tuple[int, int]],
-    robust: bool = False,
-    provenance: dict[str, Any] | None = None,
+    provenance: dict[str, Any],
 ) -> Calibration:
-    """The artifact from both folds as measured; config holds the frozen gate and alpha."""
-    from routesparse.engine.provenance import versions
-
-    assert (config.gate_threshold is None) == (config.policy == "priced")
+    """The artifact from both folds as measured; the recipe's configuration holds the frozen gate and alpha."""
+    assert (recipe.config.gate_threshold is None) == (recipe.config.policy == "priced")
     both = [*measured_a, *measured_b]
     edges = histogram_edges(measured_b)
     return Calibration(
-        name=name,
-        domain=domain,
-        gate_threshold=config.gate_threshold,
-        alpha=config.alpha,
+        name=recipe.name,
+        domain=recipe.domain,
+        gate_threshold=recipe.config.gate_threshold,
+        alpha=recipe.config.alpha,
         model=subject.model,
         model_revision=subject.revision,
         library_hash=library_hash(),
-        stamp=stamp_of(config),
-        buckets=tuple(make_bucket(measured_b, least, most, robust, edges) for least, most in lengths),
+        stamp=stamp_of(recipe.config),
+        buckets=tuple(
+            make_bucket(measured_b, least, most, recipe.robust, edges) for least, most in recipe.lengths
+        ),
         documents=tuple(sorted({m.document_sha256 for m in both})),
-        seed=config.seed,
+        seed=recipe.config.seed,
         dtype=subject.dtype,
         cost_model=CostModel.of(subject.profile),
         folds={"A": _fold(measured_a), "B": _fold(measured_b)},
@@ -167,15 +185,15 @@ def assemble(
             _summary(fold, m) for fold, part in (("A", measured_a), ("B", measured_b)) for m in part
         ),
         parts=tuple(sorted({m.domain for m in both})),
-        drift=fit_drift(both, lengths),
-        predictor=fit_error(measured_a, config.seed),
+        drift=fit_drift(both, recipe.lengths),
+        predictor=fit_error(measured_a, recipe.config.seed),
         provenance={
-            "created_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "created_at": now(),
             "device": subject.device,
             "dtype": subject.dtype,
             "versions": versions(),
-            "robust": robust,
-            **(provenance or {}),
+            "robust": recipe.robust,
+            **provenance,
         },
     )
 

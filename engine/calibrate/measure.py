@@ -6,30 +6,36 @@ has read, every candidate is audited (``audit/candidates.py``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from routesparse.engine.audit.candidates import candidate_errors, candidate_masses, draw_body_rows
 from routesparse.engine.audit.rows import Auditor, Executed
-from routesparse.engine.calibrate.fit import Subject
+from routesparse.engine.calibrate.fit import AUDIT_ROWS, ERROR_ROWS, Folds, Recipe, Subject, calibrate
 from routesparse.engine.calibrate.prompt_measure import PromptMeasure, UnitTruth
 from routesparse.engine.calibrate.prompts import Window
-from routesparse.engine.calibrate.recipe import AUDIT_ROWS, ERROR_ROWS, Folds, Recipe, fitted
 from routesparse.engine.calibration.artifact import Calibration
 from routesparse.engine.calibration.drift import describe_prompt
-from routesparse.engine.config import RouterConfig
+from routesparse.engine.config import RouterConfig, default_segment
+from routesparse.engine.crew.share import Team
+from routesparse.engine.crew.work import Do, Piece, Work
 from routesparse.engine.decide.decision import Decision, LayerSettings
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.router import gate_statistic
-from routesparse.engine.models.load import LoadedModel
+from routesparse.engine.models.load import LoadedModel, load_in_turn
+from routesparse.engine.models.rope import RopeScaling
 from routesparse.engine.profiles.measure import prepare_profile
 from routesparse.engine.progress import Progress, no_progress
 from routesparse.engine.rows import Audited
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.transformers import routed_by
+
+Open = Callable[[int], Do]
 
 
 class CandidateAuditor(Auditor):
@@ -122,4 +128,88 @@ def make_calibration(
         return found
 
     subject = Subject(loaded.name, loaded.revision, loaded.dtype, loaded.device, costs)
-    return fitted(folds, recipe, subject, measure)
+    return calibrate(folds, recipe, subject, measure)
+
+
+@dataclass(frozen=True)
+class About:
+    """What only a process that has the model knows. config: with the segments of its device."""
+
+    subject: Subject
+    config: RouterConfig
+
+
+@dataclass(frozen=True)
+class _Ask:
+    """For ``About``. own_segment: False takes the segments that suit the device."""
+
+    config: RouterConfig
+    own_segment: bool
+    profile: str
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """For a ``PromptMeasure``."""
+
+    window: Window
+    config: RouterConfig
+    costs: LatencyProfile
+    audit_rows: int | None
+    error_rows: int
+
+
+def opening(model: str, rope: RopeScaling | None, device: str) -> Open:
+    """What each process opens. device: "auto" takes GPUs in turn."""
+    return functools.partial(_opened, model, rope, device)
+
+
+def ask(team: Team, opened: Open, config: RouterConfig, own_segment: bool, profile: str) -> About:
+    """Load the model in one process and say what it is. Errors: ModelError, ProfileError."""
+    found: list[About] = []
+    piece = Piece(f"profile {profile}", _Ask(config, own_segment, profile))
+    team.do(Work("profile", opened, [[piece]], lambda _, about: found.append(about), whole=True))
+    return found[0]
+
+
+def share_calibration(team: Team, opened: Open, folds: Folds, recipe: Recipe, about: About) -> Calibration:
+    """``make_calibration`` by several processes, each window a piece; all is fitted here, in the order of the windows.
+
+    So the calibration is that of one process bit for bit, where that one has as many threads and the same latency
+    profile: on a CPU a sum's last digits depend on the number of threads. The profile is the first process's.
+    Errors: CalibrationError, NumericsError.
+    """
+    rows = recipe.audit_rows or None
+
+    def measure(windows: Sequence[Window], frozen: RouterConfig, errors: bool) -> list[PromptMeasure]:
+        stage, error_rows = ("fold A", ERROR_ROWS) if errors else ("fold B", 0)
+        found: dict[str, PromptMeasure] = {}
+        names = [f"prompt {place} of document {window.document!r}" for place, window in enumerate(windows)]
+        lots = [
+            [Piece(name, _Measure(window, frozen, about.subject.profile, rows, error_rows))]
+            for name, window in zip(names, windows, strict=True)
+        ]
+
+        def keep(piece: Piece, made: PromptMeasure) -> None:
+            found[piece.name] = made
+
+        team.do(Work(stage, opened, lots, keep, whole=True))
+        return [found[name] for name in names]
+
+    return calibrate(folds, recipe, about.subject, measure)
+
+
+def _opened(model: str, rope: RopeScaling | None, device: str, place: int) -> Do:
+    return functools.partial(_done, load_in_turn(model, place, rope=rope, device=device))
+
+
+def _done(loaded: LoadedModel, given: _Ask | _Measure) -> About | PromptMeasure:
+    if isinstance(given, _Measure):
+        return measure_window(
+            loaded, given.window, given.config, given.costs, given.audit_rows, given.error_rows
+        )
+    config = given.config
+    if not given.own_segment:
+        config = replace(config, segment_tokens=default_segment(loaded.on_gpu))
+    costs = prepare_profile(given.profile, loaded, config)
+    return About(Subject(loaded.name, loaded.revision, loaded.dtype, loaded.device, costs), config)

@@ -46,7 +46,7 @@ class ModelPrompts(PromptPlans):
         """Prefill the prompts, routed by these costs; ``seen`` gets every plan while its inputs are at hand."""
         for token_ids in self.fit if fitted else self.check:
             routed = RoutingSession(
-                replace(config, break_even_tokens=0), profile=costs, auditor=_PlanAuditor(seen)
+                replace(config, break_even_tokens=0), profile=costs, auditor=PlanAuditor(seen)
             )
             ids = torch.tensor([list(token_ids)], device=self.loaded.model.device)
             with torch.no_grad(), routed_by(self.loaded.model, routed):
@@ -75,7 +75,7 @@ def read_prompts(loaded: LoadedModel, folders: Sequence[Path], device: str, seed
     return ModelPrompts(loaded, tuple(parts[0]), tuple(parts[1]))
 
 
-class _PlanAuditor(Auditor):
+class PlanAuditor(Auditor):
     """Shows the plans of a session and audits nothing."""
 
     def __init__(self, seen: Callable[[PlanCase], None]) -> None:

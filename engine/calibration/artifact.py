@@ -34,7 +34,6 @@ from routesparse.engine.calibration.checks import (
 from routesparse.engine.calibration.drift import DriftReference, Part, Rate, check_reference
 from routesparse.engine.config import RouterConfig, renamed
 from routesparse.engine.errors import CalibrationError, shortened
-from routesparse.engine.files.plain_files import read_json
 from routesparse.engine.method import policy
 from routesparse.engine.method.families import library_hash, stamped_families
 from routesparse.engine.method.latency import LatencyProfile
@@ -53,7 +52,6 @@ from routesparse.engine.schema import (
 )
 
 SCHEMA = 2
-_MOST_FILE_BYTES = 1 << 23
 COST_FACTOR = (
     2.0  # a dense tile may be this much dearer or cheaper, in sparse tiles, than where delta was measured
 )
@@ -270,25 +268,10 @@ def load_calibration(name: str, owner: str | None = None) -> Calibration:
 
     Errors: CalibrationError.
     """
-    places = [folder / f"{name}.json" for folder in folders.folders(owner)]
-    if name.endswith(".json"):
-        places = [Path(name)]
-    for path in places:
-        try:
-            return _read(path, name)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise CalibrationError(
-                f"calibration {shortened(path)} can't be read ({error.strerror}); pass another"
-            ) from None
-        # ValueError: no UTF-8, no JSON, or a field with a value that means nothing (FieldError).
-        except ValueError as error:
-            file = "" if str(path) == name else f" in {path}"
-            raise CalibrationError(
-                f"calibration {name!r} is corrupt{file}: {error}; restore the file or calibrate again"
-            ) from None
-    raise CalibrationError(f"{_unknown(name)}; a path must end in .json")
+    found = folders.read("calibration", "calibrate", name, folders.folders(owner), _from_dict)
+    if found is None:
+        raise CalibrationError(f"{_unknown(name)}; a path must end in .json")
+    return found
 
 
 def load_known(name: str, owner: str | None = None) -> Calibration:
@@ -302,28 +285,21 @@ def load_known(name: str, owner: str | None = None) -> Calibration:
 
 
 def _unknown(name: str) -> str:
-    here = ", ".join(sorted(path.stem for path in (paths.DATA / "calibrations").glob("*.json"))) or "none"
+    here = ", ".join(folders.names([paths.DATA / "calibrations"])) or "none"
     return f"no calibration {shortened(name)!r}; bundled ones: {here}"
-
-
-def _read(path: Path, name: str) -> Calibration:
-    values = read_json(path, _MOST_FILE_BYTES)
-    schema = schema_of(values)
-    if schema != SCHEMA:
-        told = "calibrate again" if schema < SCHEMA else "upgrade RouteSparse"
-        raise CalibrationError(
-            f"calibration {name!r} has schema {schema}; this version reads {SCHEMA}; {told}"
-        )
-    return _from_dict(values)
 
 
 def known(owner: str | None = None) -> list[str]:
     """The names of the bundled calibrations, of those made on this machine, and of this owner's."""
-    return sorted({path.stem for folder in folders.folders(owner) for path in folder.glob("*.json")})
+    return folders.names(folders.folders(owner))
 
 
-def _from_dict(values: dict[str, Any]) -> Calibration:
-    """Errors: FieldError for the first value outside its meaning."""
+def _from_dict(values: Any) -> Calibration:
+    """Errors: FieldError for the first value outside its meaning; CalibrationError for another version's."""
+    schema = schema_of(values)
+    if schema != SCHEMA:
+        told = "calibrate again" if schema < SCHEMA else "upgrade RouteSparse"
+        raise CalibrationError(f"this calibration has schema {schema}; this version reads {SCHEMA}; {told}")
     found = checked(Calibration, renamed(values, {"gate": "gate_threshold"}))
     check_calibration(found)
     if found.predictor is not None and isinstance(curves := found.predictor.fit.get("curves"), dict):

@@ -7,12 +7,17 @@ everybody's. What somebody makes who has logged in lies in a folder of theirs th
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 from routesparse.engine import paths
-from routesparse.engine.errors import InputError
+from routesparse.engine.errors import CalibrationError, InputError, shortened
+from routesparse.engine.files.plain_files import read_json
 
 LEAST_TOKENS = 512  # of a calibration's prompt
+Made = TypeVar("Made")
+_MOST_FILE_BYTES = 1 << 23
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
@@ -24,6 +29,38 @@ def own_folder(owner: str | None) -> Path:
 def folders(owner: str | None) -> tuple[Path, ...]:
     """The folders that a name is looked up in, first come first."""
     return tuple(dict.fromkeys((paths.DATA / "calibrations", own_folder(owner), paths.calibrations())))
+
+
+def names(found: Sequence[Path]) -> list[str]:
+    """What the folders hold by name."""
+    return sorted({path.stem for folder in found for path in folder.glob("*.json")})
+
+
+def read(
+    what: str, again: str, name: str, found: Sequence[Path], parse: Callable[[Any], Made]
+) -> Made | None:
+    """What ``parse`` makes of the first file of this name in the folders, or of a path ending in .json.
+
+    what: the file's kind, and again: how one makes another, both for messages. None where no such file is there.
+    Errors: CalibrationError.
+    """
+    for path in [Path(name)] if name.endswith(".json") else [folder / f"{name}.json" for folder in found]:
+        try:
+            return parse(read_json(path, _MOST_FILE_BYTES))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise CalibrationError(
+                f"{what} {shortened(path)} can't be read ({error.strerror}); pass another"
+            ) from None
+        except (
+            ValueError
+        ) as error:  # no UTF-8, no JSON, or a field with a value that means nothing (FieldError)
+            file = "" if str(path) == name else f" in {path}"
+            raise CalibrationError(
+                f"{what} {name!r} is corrupt{file}: {error}; restore the file or {again} again"
+            ) from None
+    return None
 
 
 def check_name(name: str) -> None:

@@ -229,9 +229,7 @@ def own_folder(owner: str | None = None) -> Path:
 
 def known(owner: str | None = None) -> list[str]:
     """The names of the bundled ones, of those made on this machine, and of this owner's."""
-    return sorted(
-        {path.stem for folder in folders.folders(owner) for path in (folder / FOLDER).glob("*.json")}
-    )
+    return folders.names([folder / FOLDER for folder in folders.folders(owner)])
 
 
 def check_free(name: str) -> None:
@@ -270,24 +268,12 @@ def find(name: str, owner: str | None = None) -> TunedPrice | None:
 
 def load(name: str, owner: str | None = None) -> TunedPrice:
     """One by its name, or by its path ending in .json. Errors: CalibrationError."""
-    places = [folder / FOLDER / f"{name}.json" for folder in folders.folders(owner)]
-    if name.endswith(".json"):
-        places = [Path(name)]
-    for path in places:
-        try:
-            return _from_dict(read_json(path, _MOST_FILE_BYTES))
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise CalibrationError(
-                f"tuned price {shortened(path)} can't be read ({error.strerror}); pass another"
-            ) from None
-        except ValueError as error:
-            raise CalibrationError(
-                f"tuned price {name!r} is corrupt: {error}; restore the file or tune again"
-            ) from None
-    here = ", ".join(known(owner)) or "none"
-    raise CalibrationError(f"no tuned price {shortened(name)!r}; known ones: {here}")
+    places = [folder / FOLDER for folder in folders.folders(owner)]
+    found = folders.read("tuned price", "tune", name, places, _from_dict)
+    if found is None:
+        here = ", ".join(known(owner)) or "none"
+        raise CalibrationError(f"no tuned price {shortened(name)!r}; known ones: {here}")
+    return found
 
 
 def _from_dict(values: Any) -> TunedPrice:

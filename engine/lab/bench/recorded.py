@@ -12,33 +12,16 @@ from pathlib import Path
 
 import torch
 
-from routesparse.engine.audit.rows import Auditor, Executed
+from routesparse.engine.calibrate.prompt_plans import PlanAuditor
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.decide.decision import Decision, LayerSettings
-from routesparse.engine.decide.layer import plan_of
-from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import InputError
 from routesparse.engine.models.load import LoadedModel, load_model
 from routesparse.engine.models.token_count import chat
 from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.prompts.jsonl import read_one
-from routesparse.engine.rows import Audited
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.transformers import routed_by
 from routesparse.kernels.interface import RowPlan
-
-
-class _PlanKeeper(Auditor):
-    """Lowers every decision again and keeps the row plan."""
-
-    def __init__(self) -> None:
-        self.plans: list[RowPlan] = []
-
-    def audit(
-        self, inputs: AttentionInputs, decision: Decision, settings: LayerSettings, executed: Executed
-    ) -> Audited:
-        self.plans.append(plan_of(decision, inputs))
-        return Audited()
 
 
 class Recorder:
@@ -63,10 +46,12 @@ class Recorder:
         """
         if n_tokens > self.most_tokens:
             raise InputError(f"there are plans for {self.most_tokens:,} tokens at most, not {n_tokens:,}")
-        keeper = _PlanKeeper()
+        plans: list[RowPlan] = []
         config = RouterConfig(seed=self._seed, break_even_tokens=0, segment_tokens=n_tokens)
-        session = RoutingSession(config, profile=NamedProfile(), auditor=keeper)
+        session = RoutingSession(
+            config, profile=NamedProfile(), auditor=PlanAuditor(lambda case: plans.append(case.plan))
+        )
         ids = torch.tensor([self._ids[:n_tokens]], device=self._loaded.device)
         with torch.no_grad(), routed_by(self._loaded.model, session):
             self._loaded.model(ids, use_cache=False, logits_to_keep=1)
-        return [plan.select_heads([head % plan.heads for head in range(heads)]) for plan in keeper.plans]
+        return [plan.select_heads([head % plan.heads for head in range(heads)]) for plan in plans]

@@ -5,7 +5,6 @@ At the power limit short runs vary by 10 %, so only sustained runs are compared.
 
 from __future__ import annotations
 
-import datetime
 import shlex
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 
 import torch
 
+from routesparse.engine.calibrate.origin import now
 from routesparse.engine.provenance import git_commit, versions
 
 
@@ -64,7 +64,7 @@ def header(seed: int) -> dict[str, Any]:
     """Where and with what a benchmark ran, and the command that makes the file again."""
     return {
         "command": "routesparse " + shlex.join(sys.argv[1:]),
-        "created_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "created_at": now(),
         "device": torch.cuda.get_device_name(),
         "power_limit": _power_limit(),
         "versions": versions(),

@@ -6,8 +6,7 @@ The same for every head, layer and prompt. Departure: what is read are the KV bl
 query block's rows, so a row reads up to a block more on either side.
 
 ``Window`` is the negative control: the sink block and the last keys. It has to lose needles in the middle of a prompt;
-serve it without the router's extras, whose dense last rows would read them (decoding is dense in any case; the control
-whose decoded rows are cut too is ``fixed.WindowSession``).
+serve it without the router's extras, whose dense last rows would read them (decoding is dense in any case).
 """
 
 from __future__ import annotations

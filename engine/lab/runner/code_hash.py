@@ -6,8 +6,7 @@
 
 Docstrings do not count. Neither do, for a GPU's rows, the kernels' twins (naive.py) and the CPU's attention
 (torch_*.py): no prediction on a GPU runs them. Code that only times, records or shows is in none of them, so that its
-changes keep predictions; times then are of several commits, which every row names. Trials, which are under
-development, are hashed as rules.
+changes keep predictions; times then are of several commits, which every row names.
 """
 
 from __future__ import annotations

@@ -42,6 +42,18 @@ def collected(job: Job, prepared: Mapping[str, str] | None) -> dict[int, dict[Po
     return found
 
 
+def every_row(by_length: Mapping[int, Mapping[Point, Rows]], point: Point | None = None) -> list[Row]:
+    """All predictions, or those of one method, in one list."""
+    return [
+        row
+        for points in by_length.values()
+        for one, rows in points.items()
+        if point in (None, one)
+        for by_sample in rows.values()
+        for row in by_sample.values()
+    ]
+
+
 def _point(row: Mapping[str, Any]) -> Point:
     return row["method"], row["setting"], row["extras"]
 

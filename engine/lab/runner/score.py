@@ -22,7 +22,7 @@ from routesparse.engine.calibrate.origin import now
 from routesparse.engine.errors import InputError, ResultsError
 from routesparse.engine.files.plain_files import read_json
 from routesparse.engine.lab import study
-from routesparse.engine.lab.runner.collected import Rows, collected
+from routesparse.engine.lab.runner.collected import Rows, collected, every_row
 from routesparse.engine.lab.runner.conclude import DENSE, SEARCH_TOKENS, Cell, Point, Seen, conclude
 from routesparse.engine.lab.runner.job import Job
 from routesparse.engine.lab.runner.predictions import (
@@ -72,12 +72,7 @@ def _scored(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> dict[str
     found["about"]["timed_alone"] = bool(times)
     timed_at = time_commits(job)
     # Of dense, which every cell has: a stage that was cut off has times of some cells alone.
-    dense = {
-        _where(row)
-        for points in by_length.values()
-        for r in points.get(DENSE, {}).values()
-        for row in r.values()
-    }
+    dense = {_where(row) for row in every_row(by_length, DENSE)}
     found["about"] |= {"cells": len(dense), "timed_cells": len(dense & set(times))}
     for length in job.lengths:
         points = by_length.get(length, {})
@@ -115,7 +110,7 @@ def gather(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], list[dict[str
         job = Job.load(folder)
         by_length = _collected(job)
         scores.append(_scored(job, by_length))
-        weights |= dict.fromkeys(_dense_hashes(by_length), folder)
+        weights |= dict.fromkeys((row["config_hash"] for row in every_row(by_length, DENSE)), folder)
         prompts += _cells(job, by_length, read_times(job))
         seed = job.seed
     if prompts:
@@ -129,15 +124,6 @@ def gather(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], list[dict[str
     if prompts:
         return scores, conclude(prompts, seed)
     return scores, scores[0].get("hypotheses", []) if len(scores) == 1 else []
-
-
-def _dense_hashes(by_length: Mapping[int, Mapping[Point, Rows]]) -> set[str]:
-    return {
-        row["config_hash"]
-        for points in by_length.values()
-        for rows in points.get(DENSE, {}).values()
-        for row in rows.values()
-    }
 
 
 def _refuse_several_models(scores: Sequence[Mapping[str, Any]], weights: Mapping[str, Path]) -> None:
@@ -216,13 +202,7 @@ def _processes(job: Job) -> int:
 
 
 def _about(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> dict[str, Any]:
-    rows = [
-        row
-        for points in by_length.values()
-        for by_task in points.values()
-        for found in by_task.values()
-        for row in found.values()
-    ]
+    rows = every_row(by_length)
     return {
         "suite": job.suite,
         "command": job.command,

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from routesparse.engine.calibrate.fit import Subject, assemble, fit_alpha
+from routesparse.engine.calibrate.fit import Recipe, Subject, assemble, fit_alpha
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.lab import study
 from routesparse.engine.lab.studies.coverage.data import load, measures
@@ -55,16 +55,14 @@ def main(argv: list[str] | None = None) -> None:
     folds = [measures(*measured.part(fold)) for fold in ("A", "B")]
     for name, parts in NAMES.items():
         fold_a, fold_b = ([m for m in fold if m.domain in parts] for fold in folds)
+        of = replace(config, alpha=fit_alpha(fold_a))
+        recipe = Recipe(name, name, of, BUCKETS, robust=name == "robust")
         made = assemble(
             fold_a,
             fold_b,
-            replace(config, alpha=fit_alpha(fold_a)),
+            recipe,
             subject,
-            name=name,
-            domain=name,
-            lengths=BUCKETS,
-            robust=name == "robust",
-            provenance={
+            {
                 "command": study.command(),
                 "measured": told["runs"],
                 "windows_by_device": told["windows_by_device"],

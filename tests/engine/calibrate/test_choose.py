@@ -127,11 +127,6 @@ def test_windows_of_few_documents_say_nothing_of_another_document():
     assert rate(40, 3, per_document=True) <= 0.05
 
 
-def test_testing_stops_at_the_first_price_that_fails():
-    bounds = np.array([0.2, 0.5, 1.2, 0.9])
-    assert kept_prices(bounds, 1.0).tolist() == [True, True, False, False]
-
-
 def test_of_the_prices_that_passed_the_one_that_reads_least_is_chosen():
     """Where so little is kept that certificates fail, heads are given more, and a higher price reads more."""
     kept = np.array([[True, True, True], [True, True, False], [False, False, False]])
@@ -205,7 +200,10 @@ def test_a_window_that_failed_counts_as_lost_and_a_price_that_it_lacks_leaves_it
 
 
 def test_what_can_not_be_chosen_from_is_refused_with_what_to_do():
-    with pytest.raises(CalibrationError, match=r"no price keeps kl=0[.]0001: at price 0[.]25, the dearest"):
+    with pytest.raises(
+        CalibrationError,
+        match=r"no price keeps kl=0[.]0001: .* every further try is a further test",
+    ):
         chosen(rows_of(), "kl=0.0001")
     with pytest.raises(CalibrationError, match="test split; choose on the calibration split"):
         chosen([{**r, "split": "test"} for r in rows_of()])
@@ -229,11 +227,6 @@ def test_a_kl_that_rounds_below_zero_counts_as_none_and_what_is_no_number_as_los
     assert target.loss({"kl": -1e-7}) == 0.0 and chosen(rows_of(scale=-1e-7)).at_price.loss == 0.0
     assert target.loss({"kl": float("nan")}) == np.inf
     assert Target("nats", LIMIT).loss({"nats": float("nan"), "nats_dense": 3.0}) == np.inf
-
-
-def test_a_second_try_is_named_where_one_would_try_again():
-    with pytest.raises(CalibrationError, match="every further try is a further test"):
-        chosen(rows_of(), "kl=0.0001")
 
 
 def test_the_claim_names_windows_cap_and_what_was_measured():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from routesparse.engine.calibrate.fit import (
+    Recipe,
     Subject,
     assemble,
     calibrate,
@@ -169,8 +170,8 @@ def test_only_selected_sparse_units_have_a_residual():
 
 def made(**more):
     a, b = folds()
-    settings = {"name": "prose", "domain": "prose", "lengths": ((600, 900), (901, 1_200)), **more}
-    return calibrate(a, b, CONFIG, SUBJECT, flattering(0.02), **settings), b
+    recipe = Recipe("prose", "prose", CONFIG, ((600, 900), (901, 1_200)), **more)
+    return calibrate((a, b), recipe, SUBJECT, flattering(0.02)), b
 
 
 def test_delta_is_fold_bs_quantile_in_each_bucket():
@@ -200,7 +201,7 @@ def test_the_artifact_keeps_folds_prompts_drift_and_predictor_and_survives_its_f
 def test_a_document_in_both_folds_is_refused():
     a, _ = folds()
     with pytest.raises(CalibrationError, match="document is in both folds"):
-        calibrate(a, a, CONFIG, SUBJECT, flattering(0.02), name="p", domain="p", lengths=((600, 1_200),))
+        calibrate((a, a), Recipe("p", "p", CONFIG, ((600, 1_200),)), SUBJECT, flattering(0.02))
 
 
 def test_robust_takes_the_largest_delta_over_the_domains_and_pooled_the_quantile_of_all():
@@ -219,7 +220,7 @@ def test_robust_takes_the_largest_delta_over_the_domains_and_pooled_the_quantile
 def test_without_output_errors_there_is_no_predictor():
     a, b = ([measured(w, [0.01] * 4, errors=False) for w in fold] for fold in folds())
     frozen = replace(CONFIG, gate_threshold=0.94)
-    calibration = assemble(a, b, frozen, SUBJECT, name="p", domain="p", lengths=((600, 1_200),))
+    calibration = assemble(a, b, Recipe("p", "p", frozen, ((600, 1_200),)), SUBJECT, {})
     assert calibration.predictor is None
 
 
@@ -232,7 +233,7 @@ def test_fold_b_is_measured_under_the_frozen_alpha():
         return [measured(w, [0.01, 0.02, 0.03, 0.0], errors=errors) for w in found]
 
     a, b = folds()
-    made = calibrate(a, b, CONFIG, SUBJECT, measure, name="x", domain="x", lengths=[(600, 1_200)])
+    made = calibrate((a, b), Recipe("x", "x", CONFIG, [(600, 1_200)]), SUBJECT, measure)
     assert made.alpha > 0 and made.alpha != CONFIG.alpha
     assert [alpha for errors, alpha in seen if not errors] == [made.alpha]
 

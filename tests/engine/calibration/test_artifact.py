@@ -52,16 +52,6 @@ CALIBRATION = Calibration(
 # delta_q.
 
 
-@pytest.mark.parametrize(("prompts", "confidence"), [(40, 0.95), (100, 0.95), (100, 0.9), (300, 0.99)])
-def test_delta_covers_the_next_prompt_as_often_as_the_order_statistic_says(prompts, confidence):
-    """Residuals uniform on [0, 1]: a new one lies below delta with probability delta."""
-    g = np.random.default_rng(0)
-    covered = [min(1.0, conformal_delta(list(g.random((prompts, 1))), confidence)) for _ in range(1_000)]
-    promised = math.ceil((prompts + 1) * confidence) / (prompts + 1)
-    assert promised >= confidence
-    assert np.mean(covered) == pytest.approx(promised, abs=0.005)
-
-
 @pytest.mark.parametrize(("confidence", "least"), [(0.95, 19), (0.99, 99), (0.9, 9)])
 def test_too_few_prompts_promise_nothing(confidence, least):
     few = [np.array([0.001 * i]) for i in range(least - 1)]
@@ -98,32 +88,17 @@ def test_delta_is_never_negative_and_prompts_without_sparse_units_do_not_count()
 # The artifact.
 
 
-def test_delta_is_taken_from_the_bucket_of_the_length():
-    assert CALIBRATION.delta(1_024, 0.95) == CALIBRATION.delta(4_096, 0.95) == 0.02
-    assert CALIBRATION.delta(4_097, 0.95) == 0.03
-
-
 @pytest.mark.parametrize(
-    ("tokens", "confidence"), [(1_023, 0.95), (16_385, 0.95), (2_000, 0.9), (2_000, 0.99)],
-    ids=["shorter", "longer", "other-q", "too-few-prompts"],
-)  # fmt: skip
-def test_outside_what_was_calibrated_delta_is_infinite(tokens, confidence):
-    assert CALIBRATION.delta(tokens, confidence) == math.inf
-
-
-def test_a_calibration_fits_its_own_model_and_configuration():
-    CALIBRATION.check("0123456789abcdef", CONFIG)
-
-
-def test_another_model_is_refused_by_revision():
-    with pytest.raises(CalibrationError, match=r"made for model 'demo' revision 0123.*has revision feed"):
-        CALIBRATION.check("feed", CONFIG)
-
-
-def test_another_dtype_is_refused_once_it_is_known():
-    CALIBRATION.check("0123456789abcdef", CONFIG, "float32")
-    with pytest.raises(CalibrationError, match=r"made in float32, this model runs in bfloat16.*--force"):
-        CALIBRATION.check("0123456789abcdef", CONFIG, "bfloat16")
+    ("tokens", "confidence", "delta"),
+    [
+        *((1_023, 0.95, math.inf), (1_024, 0.95, 0.02), (4_096, 0.95, 0.02), (4_097, 0.95, 0.03)),
+        *((16_385, 0.95, math.inf), (2_000, 0.9, math.inf), (2_000, 0.99, math.inf)),
+    ],
+)
+def test_delta_is_that_of_the_lengths_bucket_and_infinite_outside_of_what_was_calibrated(
+    tokens, confidence, delta
+):
+    assert CALIBRATION.delta(tokens, confidence) == delta
 
 
 @pytest.mark.parametrize(
@@ -145,6 +120,26 @@ def test_another_idea_of_cheapest_is_told(costs, told):
     assert CALIBRATION.cost_mismatch(replace(profile, **costs)) is None
 
 
+@pytest.mark.parametrize(
+    ("change", "revision", "dtype", "told"),
+    [
+        ({}, "feed", None, r"made for model 'demo' revision 0123.*has revision feed"),
+        ({}, "0123456789abcdef", "bfloat16", r"made in float32, this model runs in bfloat16.*--force"),
+        (
+            {"library_hash": "old"},
+            "0123456789abcdef",
+            None,
+            "made with pattern library old, this version has",
+        ),
+    ],
+    ids=["model", "dtype", "library"],
+)
+def test_another_model_dtype_or_library_is_refused(change, revision, dtype, told):
+    CALIBRATION.check("0123456789abcdef", CONFIG, "float32")
+    with pytest.raises(CalibrationError, match=told):
+        replace(CALIBRATION, **change).check(revision, CONFIG, dtype)
+
+
 def test_documents_in_both_folds_or_in_a_test_set_are_found():
     def fold(*shas):
         return {"documents": [{"name": "n", "sha256": sha, "prompts": 1} for sha in shas]}
@@ -155,11 +150,6 @@ def test_documents_in_both_folds_or_in_a_test_set_are_found():
     assert calibration.overlap() == ["b"]
     assert calibration.overlap_with(["c", "d"]) == ["c"]
     assert CALIBRATION.overlap() == CALIBRATION.overlap_with(["d"]) == []
-
-
-def test_another_pattern_library_is_refused():
-    with pytest.raises(CalibrationError, match="made with pattern library old, this version has"):
-        replace(CALIBRATION, library_hash="old").check("0123456789abcdef", CONFIG)
 
 
 CHANGES = {
@@ -240,12 +230,6 @@ def test_solver_constants_do_not_matter_where_the_gate_rule_alone_chooses():
     replace(CALIBRATION, stamp=stamp).check("0123456789abcdef", CONFIG)
 
 
-def test_a_calibration_from_before_constants_were_stamped_is_refused():
-    stamp = {name: CALIBRATION.stamp[name] for name in STAMPED}
-    with pytest.raises(CalibrationError, match="made with local_blocks None, this run has 1"):
-        replace(CALIBRATION, stamp=stamp).check("0123456789abcdef", CONFIG)
-
-
 def test_a_stamp_that_lacks_a_value_is_refused():
     stamp = {k: v for k, v in CALIBRATION.stamp.items() if k != "tail_tokens"}
     with pytest.raises(CalibrationError, match="made with tail_tokens None"):
@@ -260,13 +244,6 @@ def test_a_calibration_with_the_older_name_of_lambda_is_read(tmp_path):
     path = CALIBRATION.save(tmp_path)
     path.write_text(path.read_text().replace('"gate_threshold"', '"gate"'))
     assert load_calibration(str(path)) == CALIBRATION
-
-
-def test_a_bundled_calibration_is_found_by_name(monkeypatch, tmp_path):
-    monkeypatch.setattr(paths, "DATA", tmp_path)
-    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
-    CALIBRATION.save(tmp_path / "calibrations")
-    assert load_calibration("prose") == CALIBRATION
 
 
 def test_a_calibration_made_on_this_machine_is_found_after_the_bundled_ones(monkeypatch, tmp_path):
@@ -290,55 +267,13 @@ def test_an_unknown_name_is_refused_with_the_known_ones(monkeypatch, tmp_path, n
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [
-        lambda text: text[: len(text) // 2],
-        lambda text: "",
-        lambda text: "[]",
-        lambda text: '"prose"',
-        lambda text: "null",
-        lambda text: text.replace('"schema": 2,', ""),
-        lambda text: text.replace('"schema": 2,', '"schema": "two",'),
-        lambda text: text.replace('"gate_threshold"', '"gaet"'),
-        lambda text: text.replace('"gate_threshold": 0.93', '"gate_threshold": "high"'),
-        lambda text: text.replace('"gate_threshold": 0.93', '"gate_threshold": NaN'),
-        lambda text: text.replace('"prompts"', '"promtps"'),
-        lambda text: text.replace('"documents": [', '"papers": ['),
-    ],
-    ids=[
-        "cut",
-        "empty",
-        "list",
-        "string",
-        "null",
-        "no-schema",
-        "schema-text",
-        "field",
-        "gate-text",
-        "gate-nan",
-        "bucket",
-        "documents",
-    ],
+    ("schema", "told"),
+    [(9, "has schema 9; this version reads 2; upgrade"), (1, "has schema 1; .*; calibrate again")],
 )
-def test_a_corrupt_file_is_refused(tmp_path, damage):
-    path = CALIBRATION.save(tmp_path)
-    path.write_text(damage(path.read_text()))
-    with pytest.raises(CalibrationError, match="is corrupt"):
-        load_calibration(str(path))
-
-
-def test_a_newer_file_is_refused_with_both_numbers(tmp_path):
-    path = CALIBRATION.save(tmp_path)
-    path.write_text(json.dumps({**json.loads(path.read_text()), "schema": 9}))
-    with pytest.raises(CalibrationError, match="has schema 9; this version reads 2; upgrade"):
-        load_calibration(str(path))
-
-
-@pytest.mark.parametrize("schema", [1, 0])
-def test_an_older_file_is_refused_and_says_what_to_do(tmp_path, schema):
+def test_a_file_of_another_version_is_refused_and_says_what_to_do(tmp_path, schema, told):
     path = CALIBRATION.save(tmp_path)
     path.write_text(json.dumps({**json.loads(path.read_text()), "schema": schema}))
-    with pytest.raises(CalibrationError, match=f"has schema {schema}; this version reads 2; calibrate again"):
+    with pytest.raises(CalibrationError, match=told):
         load_calibration(str(path))
 
 
@@ -379,16 +314,18 @@ def test_robust_is_at_least_as_careful_as_each_of_its_domains():
 
 
 @pytest.mark.timeout(30)
-@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "deep", "boolean", "twice", "infinite", "huge"])
+@pytest.mark.parametrize(
+    "kind", ["pipe", "device", "folder", "cut", "empty", "list", "no schema", "schema as text"]
+)
 def test_whatever_a_file_of_that_name_holds_is_one_error(tmp_path, no_plain_file, kind):
     path = CALIBRATION.save(tmp_path)
     good = path.read_text()
     contents = {
-        "deep": '{"schema": 2, "name": ' + "[" * 100_000,
-        "boolean": good.replace('"seed": 0', '"seed": true'),
-        "twice": good.replace('"seed": 0', '"seed": 0, "seed": 1'),
-        "infinite": good.replace('"seed": 0', '"seed": Infinity'),
-        "huge": good.replace('"seed": 0', f'"seed": {"9" * 5_000}'),
+        "cut": good[: len(good) // 2],
+        "empty": "",
+        "list": "[]",
+        "no schema": good.replace('"schema": 2,', ""),
+        "schema as text": good.replace('"schema": 2,', '"schema": "two",'),
     }
     path.unlink()
     if kind in contents:

@@ -16,9 +16,7 @@ import pytest
 from routesparse.engine.lab.runner import predict as predicting
 from routesparse.engine.lab.runner.asked import prompt_of
 from routesparse.engine.lab.runner.job import Job
-from routesparse.engine.lab.runner.predictions import finished
 from routesparse.engine.lab.runner.prepare import all_prepared, prepare
-from routesparse.engine.lab.runner.score import score
 from routesparse.engine.lab.studies.selection import methods, prompts
 from routesparse.engine.lab.studies.selection.measure import Bench
 from routesparse.engine.lab.suites.registry import find
@@ -102,22 +100,6 @@ def test_random_blocks_of_the_same_area_lose(loaded):
         assert read["area"] <= drawn["area"] < read["area"] + 0.02 < 0.7
     draws = paired.Draws({"prose": range(PIECES)})
     assert paired.difference(draws, {"prose": random}, {"prose": ours}).mean.verdict == "supported"
-
-
-def test_one_cell_run_twice_gives_the_same_predictions_and_scores(data, tmp_path):
-    """Prompts made anew in another folder, and random rows drawn anew."""
-
-    def cell(name):
-        out = tmp_path / name
-        job = Job("ruler", ("niah_multikey_2",), (1_300,), ("routesparse=0.5",), 1, 6, "demo", data, out)
-        prepare(job, no_progress)
-        predicting.predict(job, Bench)
-        kept = [{k: v for k, v in row.items() if not k.endswith("_ms")} for row in finished(job)]
-        return kept, score(job)["tasks"]
-
-    first, second = cell("first"), cell("second")
-    assert first == second
-    assert [row["area"] < 1 for row in first[0]] == [False, True]
 
 
 def test_dense_last_rows_alone_answer_a_question_of_one_hop(loaded, data, tmp_path):

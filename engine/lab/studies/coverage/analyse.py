@@ -1,4 +1,4 @@
-"""Can the certificates be trusted? Coverage, controls, fallback, bounds and drift on test documents.
+"""Can the certificates be trusted? Coverage, fallback, bounds and drift on test documents.
 
     python -m routesparse.engine.lab.studies.coverage.analyse \
         --units units --profile PROFILE.json --out data/results/coverage.json
@@ -11,7 +11,11 @@ Intervals resample clusters (``plan.py``); fewer than ``stats.coverage.FEWEST_CL
 - conformal: share of selected sparse units with g* >= g - delta, per prompt; and the body mean mass against it.
 - in-prompt: share with body mean mass >= its certificate; how far betting and empirical Bernstein lie below the mass.
 - row: share of body rows above the k-th smallest certificate row, at q and at the recorded union-bound level.
-- judged in ``certificates.py`` (the first three); what must fail: ``controls.py``; the work: ``attention_work.py``.
+- judged in ``certificates.py`` (the first three).
+
+data/results/TRUST.md was written at commit b6dfeee2, where this file also had controls (what must lose coverage: delta
+from other candidates, rows at the end of query blocks, another domain's delta) and said where the attention work comes
+from.
 """
 
 from __future__ import annotations
@@ -27,18 +31,20 @@ from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError, ProfileError
 from routesparse.engine.export.csv_text import as_csv
 from routesparse.engine.lab import study
-from routesparse.engine.lab.studies.coverage.attention_work import decompose
-from routesparse.engine.lab.studies.coverage.certificates import conformal, in_prompt, in_prompt_layers
-from routesparse.engine.lab.studies.coverage.controls import CONFIDENCE, controls, cover
+from routesparse.engine.lab.studies.coverage.certificates import (
+    CONFIDENCE,
+    conformal,
+    cover,
+    in_prompt,
+    in_prompt_layers,
+    per_window,
+)
 from routesparse.engine.lab.studies.coverage.data import Measured, descriptors, flattened, load
-from routesparse.engine.lab.studies.coverage.per_window import per_window
 from routesparse.engine.lab.studies.coverage.plan import DOMAINS
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.load import load_model
 from routesparse.engine.stats.coverage import FEWEST_CLUSTERS, trusted_interval
 
-FALLBACK_TARGET = 0.068
-WORK_TARGET = 0.35
 LENGTHS = {"4096": (0, 4_096), "8192": (4_097, 8_192), "16384": (8_193, 16_384)}
 
 
@@ -74,12 +80,11 @@ def main(argv: list[str] | None = None) -> None:
         for domain in windows["domain"].unique():
             mine = units[inside & (units["domain"] == domain)]
             if len(mine):
-                found = _domain(mine, windows, calibrations, domain, profile, config)
+                found = _domain(mine, windows, calibrations, domain, config)
                 result["domains"].setdefault(domain, {})[length] = found
         calibrated = units[inside & units["domain"].isin(DOMAINS)]
         if len(calibrated):
             result["mixed"][length] = _mixed(calibrated, windows)
-    result["controls"] = controls(units, measured.part("B")[0], calibrations)
     result["drift"] = _drift(units, calibrations)
     result["family"] = _grouped(units, "pattern", config)
     result["layer"] = _grouped(units, "layer", config)
@@ -136,7 +141,6 @@ def _domain(
     windows: pd.DataFrame,
     calibrations: dict[str, Calibration],
     domain: str,
-    profile: LatencyProfile,
     config: RouterConfig,
 ) -> dict[str, Any]:
     """Everything about one domain's test windows of one length."""
@@ -172,7 +176,6 @@ def _domain(
             "attention_work": float(work.mean()),
             "attention_work_interval": trusted_interval(work, mine["cluster"].to_numpy()),
         },
-        "work": decompose(units, profile),
         "bounds": _bounds(sparse),
     }
     return found
@@ -209,7 +212,7 @@ def _bounds(sparse: pd.DataFrame) -> dict[str, Any]:
 
 
 def _mixed(units: pd.DataFrame, windows: pd.DataFrame) -> dict[str, Any]:
-    """The calibration domains with equal weights: fallback rate and attention work against their targets."""
+    """The calibration domains with equal weights: fallback rate and attention work."""
     per = (
         units.assign(dense=units["fallback"] == 2).groupby(["domain", "number"])["dense"].mean().reset_index()
     )
@@ -223,7 +226,6 @@ def _mixed(units: pd.DataFrame, windows: pd.DataFrame) -> dict[str, Any]:
             per["dense"].to_numpy(), mine.loc[per["number"], "cluster"].to_numpy()
         ),
         "attention_work": work,
-        "meets_targets": bool(rate <= FALLBACK_TARGET and work <= WORK_TARGET),
     }
 
 

@@ -20,8 +20,6 @@ CHUNK_BYTES = 1 << 16
 DIGITS = 6  # of a number: masses to a millionth
 COARSE = {
     "true_all": 5,
-    "aligned_all": 5,
-    "omitted_by_offset": 3,
     "row_error": 4,
     "row_paper": 4,
     "row_tight": 4,

@@ -1,8 +1,7 @@
 """One window of the trust study: routed by the frozen policy, and every unit's candidates audited on its body.
 
 The truth of a candidate is its mean mass over the whole body (GPU), or over 1,024 rows of it, one in each of as many
-equal strata (CPU). Beside the routing rows the last rows of the query blocks are drawn too, for the control that
-probes aligned rows.
+equal strata (CPU).
 
 A unit has rungs (``layer_fallback.py``): the router's choice and the next levels of its
 family. Every rung's certificate is recorded beside that rung's truth, and so is every rung of the layer, whose truth is
@@ -30,7 +29,6 @@ from routesparse.engine.method.certificate import (
     row_lower_bound,
 )
 from routesparse.engine.method.fallback import FALLBACK_KINDS
-from routesparse.engine.method.families import priced_candidate
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.layer_fallback import levels_above, next_levels
 from routesparse.engine.models.load import LoadedModel
@@ -41,7 +39,6 @@ from routesparse.engine.seeds import stable_seed
 AUDIT_ROWS = 128  # of output errors and bounds
 BODY_ROWS = 1_024
 SAMPLED_ROWS = 8
-OFFSET_BINS = 8  # of a row's place in its query block
 AUDITED = ("mean_error", "max_error", "bound_paper", "bound_tight", "violations", "rows", "executed_error")
 
 
@@ -80,38 +77,24 @@ class UnitAuditor(Auditor):
         config, seed = settings.config, settings.seed
         body = body_rows(inputs, decision, seed)
         masses = candidate_masses(inputs, decision, body, config).flatten(0, 1).cpu().double().numpy()
-        last = aligned_rows(inputs, decision, config)
-        aligned = candidate_masses(inputs, decision, last, config).flatten(0, 1).cpu().double().numpy()
         errors = None
         if self._errors:
             some = draw_body_rows(inputs, decision, ERROR_ROWS, seed)
             errors = candidate_errors(inputs, decision, some).flatten(0, 1).numpy()
         audits = {a.head: a for a in audit_units(inputs, decision, AUDIT_ROWS, seed, executed=executed)}
-        offset = (body % config.block_q).flatten(0, 1).cpu().numpy()
         ladder = rungs(decision, config)
         of_layer = layer_claims(decision, ladder, masses.mean(1))
         for unit in range(decision.heads):
             row = describe(decision, unit, masses[unit].mean(0)) | of_layer
             row |= rung_claims(decision, unit, ladder[unit], masses[unit].mean(0), config)
             row |= claims(decision, unit, masses[unit], config)
-            row["aligned_all"] = _resampled(decision, unit, aligned[unit], config.routing_rows, seed).mean(0)
             if errors is not None:
                 row["disagreement_all"], row["error_all"] = decision.scores.disagreement[unit], errors[unit]
             if unit in audits:
-                chosen = int(decision.certified.choice[unit])
-                rows = _resampled(decision, unit, aligned[unit, :, chosen], config.certificate_rows, seed)
-                row["aligned_lower"] = betting_lower_bound(rows, 1.0 - config.confidence)
-                row["omitted_by_offset"] = omitted_by_offset(masses[unit, :, chosen], offset[unit], config)
                 row |= {name: getattr(audits[unit], name) for name in AUDITED}
                 row |= _sampled(inputs, decision, unit, seed)
             self.rows.append(row)
         return Audited()
-
-
-def _resampled(decision: Decision, unit: int, rows: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """``count`` of the rows with replacement: as many as a probe would read."""
-    rng = np.random.default_rng([seed, decision.layer, unit])
-    return rows[rng.integers(0, len(rows), count)]
 
 
 def _sampled(inputs: AttentionInputs, decision: Decision, unit: int, seed: int) -> dict[str, np.ndarray]:
@@ -134,12 +117,6 @@ def body_rows(inputs: AttentionInputs, decision: Decision, seed: int) -> torch.T
     return ((torch.arange(BODY_ROWS) + draws) / BODY_ROWS * body).long().clamp_max(body - 1)
 
 
-def aligned_rows(inputs: AttentionInputs, decision: Decision, config: RouterConfig) -> torch.Tensor:
-    """int64 [1, H, N]: the last row of every query block of the body."""
-    rows = torch.arange(config.block_q - 1, decision.segment.body, config.block_q, device=inputs.q.device)
-    return rows.expand(1, decision.heads, -1)
-
-
 def describe(decision: Decision, unit: int, true: np.ndarray) -> dict[str, Any]:
     """Choice and statistics of one unit; true [C]: body mean mass of each candidate."""
     scores, certified = decision.scores, decision.certified
@@ -150,18 +127,14 @@ def describe(decision: Decision, unit: int, true: np.ndarray) -> dict[str, Any]:
         "head": unit,
         "pattern": decision.candidates[chosen].pattern,
         "chosen": chosen,
-        "first": int(decision.routed.choice[unit]),
         "dense": len(true) - 1,
         "fallback": FALLBACK_KINDS.index(certified.fallback[unit]),
-        "density": scores.density[unit, chosen],
-        "disagreement": scores.disagreement[unit, chosen],
         "entropy": decision.entropy[unit],
         "local_band": decision.local_band[unit],
         "agreement": decision.agreement[unit],
         "lower": certified.lower_mass[unit],
         "mass_all": scores.mass[unit],
         "recent_all": scores.recent_mass[unit],
-        "kernel_us_all": scores.kernel_us[unit],
         "true_all": true,
     }
 
@@ -200,7 +173,6 @@ def rung_claims(
     rows = np.ascontiguousarray(decision.certificate_mass[unit][:, sparse].T)
     lower_bound = betting_lower_bound if config.bound == "betting" else bernstein_lower_bound
     return {
-        "priced": priced_candidate(decision.candidates),
         "ladder": ladder,
         "rung_lower": lower_bound(rows, 1.0 - config.confidence) if len(sparse) else np.empty(0),
         "rung_true": true[sparse],
@@ -222,10 +194,3 @@ def layer_claims(decision: Decision, ladder: np.ndarray, true: np.ndarray) -> di
         "layer_rung_true": at_rung.mean(0),
         "layer_true": true[np.arange(len(true)), decision.certified.choice].mean(),
     }
-
-
-def omitted_by_offset(mass: np.ndarray, offset: np.ndarray, config: RouterConfig) -> np.ndarray:
-    """Mean 1 - mass of the audited rows [P] by their place in the query block, in OFFSET_BINS equal bins."""
-    place = offset * OFFSET_BINS // config.block_q
-    count = np.bincount(place, minlength=OFFSET_BINS)
-    return np.bincount(place, weights=1.0 - mass, minlength=OFFSET_BINS) / np.maximum(count, 1)

@@ -4,8 +4,8 @@
 
 By its path, this file records whatever version ``import routesparse`` finds, such as an older one whose checkout is
 the working directory; so it imports nothing of this folder, and only the public contract is used (``route``,
-``RouterConfig``, ``trace.record``), but for what stands above ``record``: that knows the names that differ between
-versions. A recording holds its own problems (token ids, configuration, salt), so ``--like`` asks the same questions.
+``RouterConfig``, ``LatencyProfile``, ``trace.record``) as it is from commit b6dfeee2 on. A recording holds its own
+problems (token ids, configuration, salt), so ``--like`` asks the same questions.
 
 One thread, float32, a fixed latency profile: on one machine with the same libraries, two recordings of one version are
 equal. Where a problem says ``dense_upstream``, every layer reads what the layers before it give with *dense*
@@ -16,9 +16,7 @@ a change touches.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import hashlib
-import importlib
 import json
 import os
 import platform
@@ -33,31 +31,31 @@ from pathlib import Path
 from typing import Any
 
 SALT, SEED = "decisions", 11
-# The first name that a version's record has is taken; None where a version has none of them.
-UNIT_FIELDS = {
-    "batch_index": ("batch_index",),
-    "layer": ("layer",),
-    "head": ("head",),
-    "segment": ("segment",),
-    "pattern": ("pattern",),
-    "budget": ("budget",),
-    "candidate": ("candidate",),
-    "fallback": ("fallback",),
-    "tests": ("tests",),
-    "unmet": ("unmet",),
-    "mass": ("mass",),
-    "recent_mass": ("recent_mass",),
-    "gate_statistic": ("gate_statistic", "gate"),
-    "disagreement": ("disagreement",),
-    "risk": ("risk",),
-    "lower_mass": ("lower_mass",),
-    "row_lower_mass": ("row_lower_mass",),
-    "density": ("density",),
-    "kernel_us": ("kernel_us",),
-    "entropy": ("entropy",),
-    "local_band": ("local_band",),
-    "agreement": ("agreement",),
-}
+# A field that a version has not is None.
+UNIT_FIELDS = (
+    "batch_index",
+    "layer",
+    "head",
+    "segment",
+    "pattern",
+    "budget",
+    "candidate",
+    "fallback",
+    "tests",
+    "unmet",
+    "mass",
+    "recent_mass",
+    "gate_statistic",
+    "disagreement",
+    "risk",
+    "lower_mass",
+    "row_lower_mass",
+    "density",
+    "kernel_us",
+    "entropy",
+    "local_band",
+    "agreement",
+)
 CANDIDATE_FIELDS = (
     "budget",
     "admissible",
@@ -82,59 +80,6 @@ COSTS = {
     "median_error": 0.0,
 }
 ONLY = "only the problems whose names contain this, such as fused"
-
-
-def profile_class() -> Any:
-    """LatencyProfile, wherever this version keeps it."""
-    return _first("LatencyProfile", "engine.latency", "engine.method.latency", "engine.profiles.latency")
-
-
-@contextmanager
-def fused_path() -> Iterator[str]:
-    """Tensors on the CPU take the Triton kernels inside the block; yields how that was done.
-
-    In a process with TRITON_INTERPRET=1, which is all that newer versions ask for. Older ones decided by a function,
-    device_path.fused, that tests replaced.
-    """
-    for name in ("engine.device_path", "engine.device.device_path"):
-        try:
-            device_path: Any = importlib.import_module(f"routesparse.{name}")
-        except ModuleNotFoundError:
-            continue
-        before = device_path.fused
-        device_path.fused = lambda _: True
-        try:
-            yield f"{name}.fused"
-        finally:
-            device_path.fused = before
-        return
-    import torch
-
-    if not _first("runs_triton", "kernels.common")(torch.zeros(1)):
-        raise RuntimeError("the fused path is off: TRITON_INTERPRET=1 was not enough; mend the adapter")
-    yield "TRITON_INTERPRET"
-
-
-def config_of(values: dict[str, Any]) -> Any:
-    """A RouterConfig from plain values; lambda is called gate_threshold here and may be called gate there."""
-    from routesparse.engine import RouterConfig
-
-    known = {field.name for field in dataclasses.fields(RouterConfig)}
-    values = dict(values)
-    if "gate_threshold" in values and "gate_threshold" not in known:
-        values["gate"] = values.pop("gate_threshold")
-    return RouterConfig.from_dict(values)
-
-
-def _first(name: str, *modules: str) -> Any:
-    for module in modules:
-        try:
-            return getattr(importlib.import_module(f"routesparse.{module}"), name)
-        except (ModuleNotFoundError, AttributeError):
-            continue
-    raise ImportError(
-        f"{name} is in none of {', '.join(modules)}; add its new home to the adapter of {__file__}"
-    )
 
 
 def checkout() -> Path:
@@ -240,18 +185,13 @@ def _answer(model: Any, problem: dict[str, Any]) -> dict[str, Any]:
     """Route one problem and take down what was decided."""
     import torch
 
-    from routesparse.engine import route
+    from routesparse.engine import RouterConfig, route
+    from routesparse.engine.method.latency import LatencyProfile
 
-    config = config_of(problem["config"])
-    shape: dict[str, Any] = {
-        "block_q": config.block_q,
-        "block_k": config.block_k,
-        "head_dim": 0,
-        "groups": 0,
-        "threads": 1,
-    }
-    names = {"name": "fixed", "device": "none", "backend": "torch", "dtype": "float32"}
-    profile = profile_class()(**names, **shape, **COSTS)
+    config = RouterConfig.from_dict(problem["config"])
+    about: Any = {"name": "fixed", "device": "none", "backend": "torch", "dtype": "float32"}
+    about |= {"block_q": config.block_q, "block_k": config.block_k, "head_dim": 0, "groups": 0, "threads": 1}
+    profile = LatencyProfile(**{**about, **COSTS})
     longest = max(len(row) for row in problem["ids"])
     ids = torch.tensor([[0] * (longest - len(row)) + row for row in problem["ids"]])
     mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in problem["ids"]])
@@ -309,21 +249,15 @@ def _causal(hidden: Any) -> Any:
 
 def _decisions(record: Any) -> dict[str, Any]:
     """Every chosen unit and layer in full; of the candidates, a hash for each layer, family and field."""
-    units = [
-        {name: _exact(_get(row, *names)) for name, names in UNIT_FIELDS.items()} for row in record.choices
-    ]
-    layers = [{name: _exact(_get(row, name)) for name in LAYER_FIELDS} for row in record.layers]
+    units = [{name: _exact(getattr(row, name, None)) for name in UNIT_FIELDS} for row in record.choices]
+    layers = [{name: _exact(getattr(row, name, None)) for name in LAYER_FIELDS} for row in record.layers]
     columns: dict[str, list[Any]] = {}
     for row in record.candidates:
         for name in CANDIDATE_FIELDS:
             key = f"layer {row.layer}, candidates of {row.pattern}, {name}"
-            columns.setdefault(key, []).append(_exact(_get(row, name)))
+            columns.setdefault(key, []).append(_exact(getattr(row, name, None)))
     candidates = {key: _digest(values)[:16] for key, values in columns.items()}
     return {"units": units, "layers": layers, "candidates": candidates}
-
-
-def _get(row: Any, *names: str) -> Any:
-    return next((getattr(row, name) for name in names if hasattr(row, name)), None)
 
 
 def _exact(value: Any) -> Any:
@@ -359,9 +293,7 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     use_one_thread()
     if arguments.fused:
-        with fused_path() as how:
-            print(f"fused path by {how}")
-            arguments.out.write_text(json.dumps(_run(problems_of(arguments.like))))
+        arguments.out.write_text(json.dumps(_run(problems_of(arguments.like))))
     else:
         record(arguments.out, named(problems_of(arguments.like), arguments.only))
 

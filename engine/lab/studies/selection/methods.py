@@ -2,8 +2,7 @@
 
 A published rule is one line of ``RULES``: where its class stands and which of its parameters the setting is. It is
 imported when it is asked for. ``NAME@PARAMETER:VALUE,...`` is the rule with others of its parameters changed, such as
-``xattention@stride:16``. ``trial:NAME`` is a rule under development: ``TRIALS[NAME](value)`` of trials.py beside
-this file, which need not exist.
+``xattention@stride:16``.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from routesparse.engine.lab import study
 from routesparse.engine.lab.rivals.rule import Rule, Selection, View
 
 BASELINES = "routesparse.engine.lab.rivals"
-TRIALS = "routesparse.engine.lab.studies.selection.trials"
 SHARES = (0.9, 0.95, 0.8, 0.7, 0.98)
 BLOCKS = (32, 64, 16, 128, 8)
 # method: module of the baselines, class, the setting's parameter, settings (int: the parameter counts something)
@@ -90,20 +88,19 @@ def takes_extras(name: str) -> bool:
 
 
 def known() -> list[str]:
-    """Names of all methods but trials."""
+    """Names of all methods."""
     return [*INLINE, *OURS, *RULES]
 
 
 def settings(name: str) -> tuple[float, ...]:
-    """A method's own settings. Errors: ConfigError for an unknown name, or a trial, which has none."""
+    """A method's own settings. Errors: ConfigError for an unknown name."""
     if name in OURS:
         return OURS[name][2]
     if name in INLINE:
         return INLINE[name][1]
     if varied(name)[0] in RULES:
         return RULES[varied(name)[0]][3]
-    hint = f"write {name}=VALUE" if name.startswith("trial:") else f"use some of {', '.join(known())}"
-    raise ConfigError(f"method {name!r} has no settings of its own; {hint}")
+    raise ConfigError(f"unknown method {name!r}; use some of {', '.join(known())}")
 
 
 def find(name: str, setting: float, **others: Any) -> Method:
@@ -117,9 +114,6 @@ def find(name: str, setting: float, **others: Any) -> Method:
         return Method(name, setting, options={**options, parameter: value})
     if name in INLINE:
         return Method(name, setting, INLINE[name][0](setting))
-    if name.startswith("trial:"):
-        trials = importlib.import_module(TRIALS).TRIALS
-        return Method(name, setting, trials[name.removeprefix("trial:")](setting))
     base, parameters = varied(name)
     if base in RULES:
         module, kind, parameter, known_settings = RULES[base]
@@ -128,7 +122,7 @@ def find(name: str, setting: float, **others: Any) -> Method:
             raise ConfigError(f"method {name!r}: {base} has no other parameter {', '.join(sorted(unknown))}")
         number = int(setting) if isinstance(known_settings[0], int) else setting
         return Method(name, setting, made(**{parameter: number}, **others, **parameters))
-    raise ConfigError(f"unknown method {name!r}; use some of {', '.join(known())}, or trial:NAME")
+    raise ConfigError(f"unknown method {name!r}; use some of {', '.join(known())}")
 
 
 def varied(name: str) -> tuple[str, dict[str, float]]:
@@ -153,8 +147,7 @@ def rounds(wanted: Sequence[str]) -> list[list[tuple[str, float]]]:
     by_name: dict[str, list[float]] = {}
     for text in wanted:
         name, _, values = text.partition("=")
-        if not name.startswith("trial:"):
-            settings(name)
+        settings(name)
         try:
             asked = [float(value) for value in values.split(",")] if values else settings(name)
         except ValueError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,12 +12,11 @@ from routesparse.engine import paths
 from routesparse.engine.cli.main import main
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import InputError
-from routesparse.engine.lab.bench.deciding import Decider
-from routesparse.engine.lab.bench.end_to_end import CASES, _has_plans, _ratios, _share
+from routesparse.engine.lab.bench.end_to_end import Decider, _share
 from routesparse.engine.lab.bench.problems import Shape, plan_pairs, published_plans, random_plan, tensors
 from routesparse.engine.lab.bench.recorded import Recorder
 from routesparse.engine.lab.bench.rivals import _block_mask
-from routesparse.engine.lab.bench.transformer import Size, Transformer, _rotate
+from routesparse.engine.lab.bench.transformer import Size, Transformer
 from routesparse.engine.models.load import load_model
 from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.runtime.session import RoutingSession
@@ -54,42 +52,12 @@ def test_the_rival_reads_the_same_keys(grain_tokens: int) -> None:
     assert torch.equal((partial & causal) | full, plan.to_mask())
 
 
-def test_speedups_and_the_bound_come_from_rows_of_the_same_length_and_layers() -> None:
-    rows = [
-        {"what": "no attention", "seconds": 3.0},
-        {"what": "cudnn", "seconds": 11.0},
-        {"what": "flash2", "seconds": 17.0},
-        {"what": "sparse 5%", "seconds": 4.0},
-    ]
-    sparse = _ratios(rows)[3]
-    assert sparse["speedup_over_cudnn"] == 11 / 4
-    assert sparse["speedup_over_flash2"] == 17 / 4
-    assert sparse["share_of_bound"] == 3 / 4
-
-
-def test_a_length_without_recorded_plans_is_said() -> None:
-    recorder, said = SimpleNamespace(most_tokens=20_000, prompt=Path("a/book.txt")), []
-    assert _has_plans(recorder, 16_384, said.append) and not said
-    assert not _has_plans(recorder, 65_536, said.append)
-    assert said == [" 65,536 no row recorded: book.txt gives plans for at most 20,000"]
-
-
 @pytest.mark.parametrize("what", ["kernel", "layer"])
 def test_a_prompt_is_refused_where_no_plans_are_recorded(
     what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", what, "--prompt", "book.txt"]) == 2
     assert f"leave it out of bench {what}" in capsys.readouterr().err
-
-
-def test_rotation_keeps_lengths_and_depends_on_distance_alone() -> None:
-    position = torch.arange(50.0, dtype=torch.float64)[:, None]
-    angle = (position * 10.0 ** -(torch.arange(0, 8, 2) / 8)).repeat(1, 2)
-    x = torch.randn(8, dtype=torch.float64).expand(1, 1, 50, 8)
-    turned = _rotate(x, angle.cos(), angle.sin())[0, 0]
-    products = turned @ turned.T
-    torch.testing.assert_close(products.diagonal(), products[0, 0].expand(50))
-    torch.testing.assert_close(products[10, 13], products[40, 43])
 
 
 @pytest.mark.parametrize("grain_tokens", [64, 128])
@@ -151,11 +119,6 @@ def test_published_budgets_become_columns_and_the_nearest_diagonals() -> None:
         assert set(blocks) == {0, *range(max(0, first - reach), first + 2)}
         assert int(plans[0].column_count[0, head, row]) <= columns
         assert reach >= first or int(plans[0].column_count[0, head, row]) > 0.2 * min(columns, 64)
-
-
-def test_the_shares_of_a_prefill_benchmark_are_all_of_it() -> None:
-    assert [_share(f"{i}/3") for i in range(3)] == [(0, 3), (1, 3), (2, 3)]
-    assert sorted(case for i in range(3) for case in CASES[i::3]) == sorted(CASES)
 
 
 @pytest.mark.parametrize("part", ["x", "1", "1/0", "3/3", "-1/2", "0/99"])

@@ -93,16 +93,6 @@ def test_the_ratio_of_known_delays_comes_out(serve, tmp_path):
     assert first == ["stock", "routed"] * 3
 
 
-def test_the_interval_of_equal_servers_holds_one(serve, tmp_path):
-    code, told = run(
-        tmp_path, address(serve(delay_s=0.1)), address(serve(delay_s=0.1)), "--n", "12", "--concurrency", "2"
-    )
-    ratio = told["ratio_first_ms"]
-    assert code == 0
-    # Equal delays may differ by a little in every pair; a wide margin keeps a busy machine from failing this.
-    assert ratio["low"] - 0.1 < 1 < ratio["high"] + 0.1 and 0.7 < ratio["value"] < 1.4
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-import torch
 
 from routesparse.engine import paths
 from routesparse.engine.certification.minference_heads import DEFAULT, HeadBudget, heads_from_json
@@ -161,11 +160,9 @@ def test_a_file_of_another_format_is_refused(tmp_path, text) -> None:
 
 
 def test_the_authors_files_are_read() -> None:
-    published = heads_from_json(paths.DATA / "baselines" / "minference_llama_3.1_8b.json")
-    assert len(published) == 32 and {len(layer) for layer in published} == {32}
-
-
-def test_served_budgets_of_the_largest_kind_cover_a_short_prompt(make_view) -> None:
-    view = make_view(300, 32, 16)
-    read = view.plan(MInference()(view), extras=False).to_mask()
-    assert torch.equal(read[0], torch.ones(300, 300).tril().bool().expand(4, -1, -1))
+    files = sorted((paths.REPOSITORY.parent / "shared" / "data" / "minference_configs").glob("*.json"))
+    if not files:
+        pytest.skip("the authors' configurations are not in ../shared/data/minference_configs")
+    for file in files:
+        heads = heads_from_json(file)
+        assert len(heads) == 32 and {len(layer) for layer in heads} == {32}

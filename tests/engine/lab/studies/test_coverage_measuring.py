@@ -11,7 +11,6 @@ from routesparse.engine.calibrate.prompts import Window
 from routesparse.engine.errors import CalibrationError, InputError
 from routesparse.engine.lab.shipped import ship_calibrations
 from routesparse.engine.lab.studies.coverage import journal, measure, plan
-from routesparse.engine.lab.studies.coverage.controls import Candidates
 from routesparse.engine.lab.studies.coverage.data import load, measures
 from routesparse.engine.lab.studies.coverage.plan import Planned
 from routesparse.engine.method.latency import LatencyProfile
@@ -147,11 +146,10 @@ def test_under_one_price_every_rung_of_heads_and_layers_stands_beside_its_truth(
     found = load([out])
     units, config = found.units, found.config
     assert (config.policy, config.tau_layer) == ("priced", 0.3)
-    candidates = Candidates(units)
-    assert (candidates.choose(candidates.gate_statistic) == units["first"]).all() and units["is_sparse"].any()
+    assert units["is_sparse"].any()
     for row in units.itertuples():
         sparse = [rung for rung in row.ladder if rung >= 0]
-        assert row.chosen in (*sparse, row.dense) and sparse[:1] == [row.first][: row.first < row.dense]
+        assert row.chosen in (*sparse, row.dense)
         assert row.rung_true == [row.true_all[rung] for rung in sparse]
         assert len(row.rung_lower) == len(sparse) and row.rung_true == sorted(row.rung_true)
     for _, heads in units.groupby(["number", "layer", "segment"]):
@@ -161,10 +159,6 @@ def test_under_one_price_every_rung_of_heads_and_layers_stands_beside_its_truth(
         )
         assert one["layer_rung_true"] == sorted(one["layer_rung_true"])
     assert ((units["layer_lower"] <= units["layer_true"]) | units["layer_lower"].isna()).all()
-    # The body is shorter than the strata are many, so the audit's mean is exact and the omitted mass adds up.
-    sparse = units[units["is_sparse"]]
-    omitted = np.array(sparse["omitted_by_offset"].to_list())
-    assert np.allclose(omitted.mean(1), 1 - sparse["true_mass"], atol=0.03)
     made = measures(*found.part("A"))
     assert len(made[0].residual) == (units[units["number"] == 0]["is_sparse"]).sum()
     assert [m.tokens for m in made] == [900] * 2 and made[0].truths[0].error is not None

@@ -1,12 +1,10 @@
 """Comparing two recordings of decisions. Recording itself takes minutes: it is a command, not a test."""
 
 import copy
-from dataclasses import dataclass
 
 import pytest
 
 from routesparse.engine.lab.studies.decisions import comparison
-from routesparse.engine.lab.studies.decisions import recording as recorder
 
 
 @pytest.fixture
@@ -55,23 +53,3 @@ def test_a_recording_of_some_problems_is_compared_on_those(recording, capsys):
     printed = capsys.readouterr().out
     assert "only 1 of 2 prompts are in both recordings" in printed
     assert "1 of 1 prompts are equal bit by bit" in printed
-
-
-def test_values_are_written_to_the_last_bit_and_renamed_fields_are_found():
-    @dataclass
-    class Before:
-        gate: float
-
-    @dataclass
-    class After:
-        gate_statistic: float
-
-    names = recorder.UNIT_FIELDS["gate_statistic"]
-    assert recorder._exact(recorder._get(Before(0.1), *names)) == (0.1).hex()
-    assert recorder._get(After(0.2), *names) == 0.2
-    assert recorder._exact(True) is True
-
-
-def test_lambda_is_found_under_either_name():
-    values = {"policy": "certified", "gate_threshold": 0.9, "break_even_tokens": 0}
-    assert recorder.config_of(values).gate_threshold == 0.9

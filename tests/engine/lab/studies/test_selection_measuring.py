@@ -9,7 +9,7 @@ import torch
 
 from routesparse.engine.calibrate import beside_dense
 from routesparse.engine.calibrate.row_files import read_lines
-from routesparse.engine.errors import ConfigError, InputError
+from routesparse.engine.errors import ConfigError
 from routesparse.engine.lab.generators.samples import score_all
 from routesparse.engine.lab.studies.selection import measure, methods, prompts, rows, run, tasks
 
@@ -85,30 +85,13 @@ def test_development_and_reported_windows_share_no_document(loaded, data):
         assert len(prompt.ids) == LENGTH and "a" not in loaded.tokenizer.decode(prompt.ids[1:])
 
 
-def test_a_window_names_every_document_that_it_touches(loaded, data):
-    _, found = prompts.documents(data, "prose", 1)
-    source = prompts.Source("test", found)
-    first, second = (len(document.text) for document in found[:2])
-    assert source.within(first - 5, 4) == ["test-0"]
-    assert source.within(first - 5, 20) == ["test-0", "test-1"]
-    assert source.within(len(source.text) - 5, 20) == ["test-0", "test-2"]
-    assert source.within(first + 2, second) == ["test-1"]
-
-
-def test_a_folder_without_the_split_is_an_input_error(tmp_path):
-    with pytest.raises(InputError, match="no test documents of 'code'"):
-        prompts.documents(tmp_path, "code", 1)
-
-
 def test_every_method_gets_its_first_setting_before_any_second_one():
-    found = methods.rounds(["window=64,128", "dense", "window=128,256", "trial:x=0.5"])
+    found = methods.rounds(["window=64,128", "dense", "window=128,256"])
     assert found == [
-        [("window", 64.0), ("dense", 1.0), ("trial:x", 0.5)],
+        [("window", 64.0), ("dense", 1.0)],
         [("window", 128.0)],
         [("window", 256.0)],
     ]
-    with pytest.raises(ConfigError, match="write trial:x=VALUE"):
-        methods.rounds(["trial:x"])
     with pytest.raises(ConfigError, match="no numbers"):
         methods.rounds(["window=wide"])
     with pytest.raises(ConfigError, match="use some of"):
@@ -214,7 +197,7 @@ def test_a_method_that_fails_leaves_a_row_and_the_others_go_on(folder, data, tmp
 
     monkeypatch.setitem(methods.INLINE, "broken", (lambda _: fail, (1.0,)))
     out = tmp_path / "selection.jsonl"
-    assert run.main(arguments(folder, data, out, "--methods", "broken", "window=128", "trial:none=1")) == 2
+    assert run.main(arguments(folder, data, out, "--methods", "broken", "window=128")) == 2
     found = lines(out)
     assert [row["method"] for row in found] == ["dense", "broken", "window"] * 2
     assert found[1]["failed"] == "ZeroDivisionError: no blocks" and not found[1]["reported"]

@@ -36,13 +36,6 @@ def test_a_kl_that_rises_with_the_area_counts_as_the_least_one_before():
     assert curves.kl_at(area, kl, np.array([0.2])).values[0] == pytest.approx(0.1)
 
 
-def test_one_setting_bounds_both_ways():
-    area, kl = np.array([[0.2]]), np.array([[0.05]])
-    assert curves.area_at(area, kl, np.array([0.04])).sides[0] == 1
-    assert curves.area_at(area, kl, np.array([0.06])).sides[0] == -1
-    assert curves.area_at(area, kl, np.array([0.05])).sides[0] == 0
-
-
 def test_methods_are_resampled_together_within_tasks():
     drawn = curves.draws({"a": 5, "b": 3}, resamples=50)
     assert drawn["a"].shape == (51, 5) and drawn["a"][0].tolist() == [0, 1, 2, 3, 4]

@@ -13,7 +13,6 @@ from routesparse.engine.lab.studies.selection.together import (
     Asked,
     Prefilled,
     answers_together,
-    stacked,
 )
 
 PROMPT, VOCABULARY, END = 5, 7, 6
@@ -99,11 +98,3 @@ def test_a_text_without_an_end_token_is_as_long_as_its_limit():
         Body(True), log_p, [prefilled(12, True)], Asked(PROMPT, [0], 9, -1, past_gold=True)
     )
     assert len(found[0].ids) == 9
-
-
-def test_stacking_empties_the_single_caches():
-    """Else everything exists twice, and a GPU that several processes share is soon full."""
-    single = [prefilled(number, True).cache for number in (1, 2)]
-    made = stacked(single)
-    assert made.layers[0].keys[:, 0, 0, 0].tolist() == [1.0, 2.0]
-    assert all(cache.layers[0].keys is None for cache in single)

@@ -110,11 +110,6 @@ def test_a_limit_shorter_than_the_load_ends_in_words(folder, data, tmp_path, cap
     assert "out of time" in capsys.readouterr().err and not (tmp_path / "rows.jsonl").exists()
 
 
-def test_a_price_outside_its_range_ends_the_run_before_anything_is_loaded(tmp_path):
-    with pytest.raises(ConfigError, match=r"price is 0\.0, it must be a number"):
-        tuning.main(["--out", str(tmp_path / "x.jsonl"), "--prices", "0"])
-
-
 def test_an_edited_text_is_measured_again_and_a_result_that_is_no_number_is_a_failure(loaded, data, tmp_path):
     documents, of = tuning.read_split(data, "code", "calibration", loaded.tokenizer)
     drawn = tuning_windows.draw_windows(documents, of, 600, 2, loaded.tokenizer, 0)[0]
