@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from routesparse.engine.record.to_rows import within_bytes
+from routesparse.engine.record.block_reads import within_bytes
 from routesparse.engine.rows import LayerRow, RunRecord, RunRow
 
 _BY_HEAD = ("choices", "candidates", "fallbacks", "audits", "worst_rows", "block_reads", "probes")

@@ -21,11 +21,11 @@ from routesparse.engine.method.certificate import conformal_lower_mass, row_lowe
 from routesparse.engine.method.fallback import LayerBounds
 from routesparse.engine.method.router import admissible
 from routesparse.engine.provenance import git_commit, versions
+from routesparse.engine.record.block_reads import within_bytes
 from routesparse.engine.record.passes import PromptTrace, RunInfo, RunSettings
 from routesparse.engine.record.reasons import candidate_reason, choice_reason, climb_cause
 from routesparse.engine.rows import (
     AuditRow,
-    BlockReadsRow,
     CandidateScoreRow,
     FallbackEventRow,
     HeadChoiceRow,
@@ -36,8 +36,6 @@ from routesparse.engine.rows import (
 )
 
 PROBE_BYTES = 16_000_000  # of heatmaps per run, before compression
-BLOCK_READS_BYTES = 16_000_000  # of the table block_reads, likewise
-_CELL_BYTES = 5  # of that table: reads, mass and lost
 MOST_ROW_STEP = 3  # rows thin out first, then columns pool: lines of few rows still read as lines
 
 
@@ -347,37 +345,3 @@ def _reduction(prompt: PromptTrace, most: int) -> tuple[int, int]:
     row_step = min(MOST_ROW_STEP, max(1, math.isqrt(size(1, 1) // most)))
     widest = max((columns for _, columns, *_ in shapes), default=1)
     return row_step, next((f for f in range(1, widest) if size(row_step, f) <= most), widest)
-
-
-def within_bytes(
-    run_id: str, rows: Sequence[BlockReadsRow], most: int = BLOCK_READS_BYTES
-) -> Iterator[BlockReadsRow]:
-    """The rows of a run under its id; a cell is the least power of two of KV blocks that fits in ``most`` bytes."""
-    factor = 1
-    while factor < max((row.cells for row in rows), default=1) and (
-        sum(-(-row.cells // factor) for row in rows) * _CELL_BYTES > most
-    ):
-        factor *= 2
-    for row in rows:
-        yield replace(pooled(row, factor), run_id=run_id)
-
-
-def pooled(row: BlockReadsRow, factor: int) -> BlockReadsRow:
-    """``factor`` times fewer cells: the mean share of reads, rounded up, and the sums of mass."""
-    if factor == 1:
-        return row
-    starts = np.arange(0, row.cells, factor)
-    sizes = np.diff(np.append(starts, row.cells))
-    reads = np.add.reduceat(np.frombuffer(row.reads, np.uint8).astype(np.int64), starts)
-    sums = (
-        np.add.reduceat(np.frombuffer(part, "<f2").astype(float), starts) for part in (row.mass, row.lost)
-    )
-    mass, lost = (part.astype("<f2").tobytes() for part in sums)
-    return replace(
-        row,
-        cells=len(starts),
-        pool=row.pool * factor,
-        reads=np.ceil(reads / sizes).astype(np.uint8).tobytes(),
-        mass=mass,
-        lost=lost,
-    )

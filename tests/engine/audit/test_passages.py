@@ -10,7 +10,7 @@ from routesparse.engine.audit.passages import LOST_BLOCKS, WORST_ROWS, plan_read
 from routesparse.engine.audit.rows import Executed, RowAuditor
 from routesparse.engine.decide.decision import LayerSettings
 from routesparse.engine.method.attend import dense_attention
-from routesparse.engine.record.to_rows import within_bytes
+from routesparse.engine.record.block_reads import within_bytes
 from routesparse.engine.rows import BlockReadsRow
 
 
