@@ -214,7 +214,7 @@ def _fold_card(shown: list[Calibration]) -> None:
             states.field_error(f"In both folds, so δ is too small: {leaked}. Calibrate again.")
         else:
             st.html('<div class="rs-sub">No document is in both folds: fitting saw none that δ is of.</div>')
-        st.html(tables.of_rows(wording.fold_cells(rows), left=2))
+        st.html(tables.of_rows(wording.fold_cells(rows), left=3))
         exports.chart_foot(
             "folds",
             f"n = {len(rows)} documents · windows of one document resemble each other, so documents are split, never "

@@ -129,8 +129,8 @@ def fold_cells(rows: pd.DataFrame) -> pd.DataFrame:
         listed = ", ".join(f"{row['name']} ({row['prompts']})" for row in part.head(12).to_dict("records"))
         more = f" and {len(part) - 12} more" if len(part) > 12 else ""
         use = f"{fold}, {'fits λ, α and e' if fold == 'A' else 'gives δ'}"
-        cells.append((name, use, f"{len(part)}", f"{part['prompts'].sum():,}", listed + more))
-    columns = ["calibration", "fold", "documents", "windows", "document (windows)"]
+        cells.append((name, use, listed + more, f"{len(part)}", f"{part['prompts'].sum():,}"))
+    columns = ["calibration", "fold", "document (windows)", "documents", "windows"]
     return pd.DataFrame(cells, columns=columns)
 
 

@@ -14,7 +14,6 @@ from routesparse.app.shell import navigate, setting_words, verdict_bar
 from routesparse.app.ui import drift_note, glossary, numbers
 from routesparse.app.ui.tables import framed, unbroken
 from routesparse.engine.stats.comparison import METRICS
-from routesparse.engine.store import queries
 from routesparse.engine.verdict import Verdict
 
 _METRIC_NAMES = {
@@ -30,8 +29,8 @@ _METRIC_NAMES = {
 _SETTINGS = ("calibration", "λ", "price", "domain", "tokens")
 _REPLAYED = ("side", "kept", *_SETTINGS, "sparse", "planned", "conformal")
 _COLUMNS = (
-    *("side", "verdict", "kept", "KL, nats", "error", "prefill", "dense", "speedup", "against", *_SETTINGS),
-    *("sparse", "fallback", "uncertified", "conformal", "run"),
+    *("side", "verdict", "kept", "KL, nats", "error", "prefill", "speedup", "against", *_SETTINGS),
+    *("sparse", "fallback", "uncertified", "conformal"),
 )
 _OF_RUN = (
     "run_id prompt_name domain tokens price budget routed kl_nats mean_error audit_rows fallback_share coverage "
@@ -82,6 +81,7 @@ def sides_html(sides: Sides, rows: pd.DataFrame, times: Mapping[str, str]) -> st
         "KL, nats": glossary.heading("KL, nats", "answer"),
         "error": glossary.heading("error, mean", "error"),
         "against": '<th class="l">prefill against the baseline</th>',
+        "speedup": "<th>dense takes</th>",
         "sparse": "<th>sparse units</th>",
         "planned": "<th>predicted time</th>",
         "conformal": "<th>conformal ≥ τ</th>",
@@ -92,7 +92,8 @@ def sides_html(sides: Sides, rows: pd.DataFrame, times: Mapping[str, str]) -> st
     records = [_known(row) for row in rows.to_dict("records")]
     cells = [_cells(side, row, times) for side, row in zip(sides.all, records, strict=True)]
     same = [name for name in _SETTINGS if len({made[name] for made in cells}) == 1]
-    shown = [name for name in (_REPLAYED if sides.replayed else _COLUMNS) if name not in same]
+    void = [] if rows["conformal_at_tau"].notna().any() else ["conformal"]
+    shown = [name for name in (_REPLAYED if sides.replayed else _COLUMNS) if name not in (*same, *void)]
     head = "".join(heads.get(name, f"<th>{name}</th>") for name in shown)
     body = [
         f'<tr class="{"pick" if side is sides.baseline else ""}">{"".join(made[name] for name in shown)}</tr>'
@@ -114,9 +115,11 @@ def _cells(side: Side, row: dict[str, Any], times: Mapping[str, str]) -> dict[st
     void = "" if row["conformal_at_tau"] is None else drift_note.html(side.run)
     name = f"{unbroken(side.label)}{pin}"
     replayed = side.calibration is not None
-    letter = "" if replayed else f"<b>{row['letter']}</b> "
+    if not replayed:
+        address = escape(navigate.address("map", run=side.key))
+        name = f'<b>{row["letter"]}</b> <a href="{address}" target="_self" title="its routing map">{name}</a>'
     cells = {
-        "side": f'<td class="l">{letter}{name}</td>',
+        "side": f'<td class="l">{name}</td>',
         "kept": _td(row["density"], numbers.share),
         "calibration": _td(row["calibration"], str, "l twice"),
         "λ": _td(row["gate_threshold"], lambda value: f"{value:.3f}", "l", _no_lambda(side)),
@@ -138,13 +141,10 @@ def _cells(side: Side, row: dict[str, Any], times: Mapping[str, str]) -> dict[st
         "KL, nats": _td(row["kl_nats"], numbers.small, none=numbers.NOT_MEASURED),
         "error": _td(row["mean_error"], numbers.small, none=numbers.NOT_MEASURED),
         "prefill": _td(row["total_ms"], numbers.millis),
-        "dense": _td(row["dense_ms"], numbers.millis, none=numbers.NOT_MEASURED),
         "speedup": _td(row["speedup"], numbers.times, none=numbers.NOT_MEASURED),
         "against": f'<td class="l against">{unbroken(times.get(side.key, "" if pin else "other prompt"))}</td>',
         "fallback": _td(row["fallback_share"], numbers.share),
         "uncertified": f"<td>{row['uncertified_units']:,}{more}</td>",
-        "run": f'<td><a href="{escape(navigate.address("map", run=side.key))}" target="_self">'
-        f"{escape(queries.label(side.run.run_id))}</a></td>",
     }
 
 
@@ -154,7 +154,7 @@ def _no_lambda(side: Side) -> str:
 
 
 def _td(value: Any, show: Any, style: str = "", none: str = "–") -> str:
-    style += " no" if value is None and none == numbers.NOT_MEASURED else ""
+    style += " no wrap" if value is None and none == numbers.NOT_MEASURED else ""
     return f'<td class="{style.strip()}">{escape(_dash(value, show, none))}</td>'
 
 

@@ -196,6 +196,5 @@ def _page_button(label: str, file: str, made: Callable[[], str]) -> None:
         file_name=file,
         mime="text/html",
         key=f"report-{file}",
-        type="tertiary",
         on_click="ignore",
     )
