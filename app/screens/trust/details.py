@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.screens.trust import claims, fallen, figures, layer_claims
-from routesparse.app.shell import switch, view
+from routesparse.app.shell import switch
 from routesparse.app.shell.scope import Scope
 from routesparse.app.ui import (
     design,
@@ -91,21 +91,6 @@ def _kinds_card(
             "rows and prompts below break-even are dense by design and not counted.</div>"
         )
         st.html(facts.lines_html(_lines(store, shown, gaps, kinds, paid)))
-        st.session_state["limit-choice"] = round(100 * fallen.limit_of(shown.run))
-        with st.container(horizontal=True, gap="small", vertical_alignment="center", key="limit-row"):
-            st.html(
-                f'<div class="rs-sub">Limit for dense by fallback, %{glossary.mark("fallback_limit")}</div>',
-                width="content",
-            )
-            st.number_input(
-                "Limit, %",
-                0,
-                100,
-                key="limit-choice",
-                label_visibility="collapsed",
-                width=120,
-                on_change=lambda: view.write(limit=st.session_state["limit-choice"]),
-            )
 
 
 def _lines(
@@ -125,6 +110,7 @@ def _lines(
     ]
     return [
         ("failed certificates", failed),
+        ("limit for dense by fallback", numbers.share(fallen.limit_of(shown.run), 0), "fallback_limit"),
         ("paid for fallback", f"{numbers.micros(added)}, {part} of predicted kernel time", "paid"),
         (
             "layers whose plan exceeds Tℓ",

@@ -20,14 +20,7 @@ MOST = 1000
 
 
 def limit_of(run: RunRow) -> float:
-    """The rate of fallbacks above which the paper calls it a failure: from the address, else as the run's verdict."""
-    text = st.query_params.get("limit", "")
-    if text.isascii() and text.isdigit() and int(text) <= 100:
-        return int(text) / 100
-    return _own_limit(run)
-
-
-def _own_limit(run: RunRow) -> float:
+    """The rate of fallbacks above which it is called a failure, as by the run's verdict."""
     return float(json.loads(run.config_json).get("fallback_limit", RouterConfig.fallback_limit))
 
 
@@ -47,7 +40,7 @@ def problems(shown: Scope, kinds: pd.DataFrame, certificates: pd.DataFrame) -> l
     if missed:
         told = numbers.uncertified(missed, int(kinds["units"].sum()))
         found.append(f"{told}. {terms['uncertified']} Raise Tℓ, or choose the policy certified.")
-    rate, limit, own = share(kinds, "dense by fallback", "units"), limit_of(shown.run), _own_limit(shown.run)
+    rate, limit = share(kinds, "dense by fallback", "units"), limit_of(shown.run)
     if rate > limit:
         found.append(
             f"Failure: {numbers.share(rate)} of the units became dense by fallback, the limit is "
@@ -59,12 +52,6 @@ def problems(shown: Scope, kinds: pd.DataFrame, certificates: pd.DataFrame) -> l
                 if len(certificates)
                 else "Raise λ or choose a calibration of this domain, so that fewer candidates are tested in vain; "
                 "allow larger budgets; or accept dense attention for such prompts."
-            )
-            # The verdict stands right above.
-            + (
-                f" The verdict above judges by the run’s own limit, {numbers.share(own, 0)}."
-                if own != limit and not shown.everything
-                else ""
             )
         )
     return found
