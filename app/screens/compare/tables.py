@@ -128,7 +128,7 @@ def _cells(side: Side, row: dict[str, Any], times: Mapping[str, str]) -> dict[st
         "tokens": _td(row["tokens"], lambda value: f"{int(value):,}", "l twice"),
         "sparse": f"<td>{row['sparse_units']:,} of {row['units']:,}</td>",
         "planned": _td(row["kernel_us"], numbers.micros),
-        "conformal": f"<td>{_dash(row['conformal_at_tau'], numbers.share)}{void}</td>",
+        "conformal": _td(row["conformal_at_tau"], numbers.share).replace("</td>", f"{void}</td>"),
     }
     if replayed:
         return cells
@@ -138,10 +138,10 @@ def _cells(side: Side, row: dict[str, Any], times: Mapping[str, str]) -> dict[st
     more = f", {numbers.several(int(layers), 'layer')}" if layers else ""
     return cells | {
         "verdict": _td(row["verdict"], str, "l"),
-        "KL, nats": _td(row["kl_nats"], numbers.small, none=numbers.NOT_MEASURED),
-        "error": _td(row["mean_error"], numbers.small, none=numbers.NOT_MEASURED),
+        "KL, nats": _td(row["kl_nats"], numbers.small),
+        "error": _td(row["mean_error"], numbers.small),
         "prefill": _td(row["total_ms"], numbers.millis),
-        "speedup": _td(row["speedup"], numbers.times, none=numbers.NOT_MEASURED),
+        "speedup": _td(row["speedup"], numbers.times),
         "against": f'<td class="l against">{unbroken(times.get(side.key, "" if pin else "other prompt"))}</td>',
         "fallback": _td(row["fallback_share"], numbers.share),
         "uncertified": f"<td>{row['uncertified_units']:,}{more}</td>",
@@ -154,12 +154,8 @@ def _no_lambda(side: Side) -> str:
 
 
 def _td(value: Any, show: Any, style: str = "", none: str = "–") -> str:
-    style += " no wrap" if value is None and none == numbers.NOT_MEASURED else ""
-    return f'<td class="{style.strip()}">{escape(_dash(value, show, none))}</td>'
-
-
-def _dash(value: Any, show: Any, none: str = "–") -> str:
-    return none if numbers.is_missing(value) else str(show(value))
+    style += " no" if value is None else ""
+    return f'<td class="{style.strip()}">{escape(none if value is None else str(show(value)))}</td>'
 
 
 def pairing(sides: Sides) -> str:

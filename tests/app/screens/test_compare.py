@@ -77,7 +77,7 @@ def test_run_without_a_calibration_or_domain_shows_a_dash(home, record, factory,
     bundle.write_bundle(replace(plain, run=replace(plain.run, calibration=None, domain=None)), home / "spool")
     html = text_of(open_page("compare", runs=f"{RUN},{AGAIN}"))
     table = html[html.index("against the baseline") :].split("</table>")[0]
-    assert "nan" not in table and "None" not in table and table.count('<td class="l twice">–</td>') == 2
+    assert "nan" not in table and "None" not in table and table.count('<td class="l twice no">–</td>') == 2
 
 
 def test_equal_settings_are_hidden(three, open_page):
