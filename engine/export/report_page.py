@@ -23,6 +23,7 @@ from routesparse.engine.export.report_html import (
     text,
     verdict,
 )
+from routesparse.engine.export.run_figures import figures
 from routesparse.engine.rows import LayerRow, RunRecord, RunRow
 from routesparse.engine.store import bundle, tables
 from routesparse.engine.verdict import SIGNS, WORDS, of_record
@@ -57,7 +58,7 @@ def page(record: RunRecord, *, words: bool) -> str:
         ),
         "</header>",
         verdict(found.level, f"{SIGNS[found.level]} {WORDS[found.level]}.", found.sentence, others),
-        _figures(record),
+        facts(figures(run, len(record.uncertified), len(record.uncertified_layers))),
         report_evidence.answer(record, words=words),
         _maps(record),
         _times(record),
@@ -75,30 +76,6 @@ def page(record: RunRecord, *, words: bool) -> str:
     )
     style = report_map.css({choice.pattern for choice in record.choices})
     return document(f"RouteSparse report: {run.prompt_name}, run {run.run_id}", "".join(body), style)
-
-
-def _figures(record: RunRecord) -> str:
-    """The figures at the top, as the page Routing map has them."""
-    run = record.run
-    agreement = {None: "not compared", 1.0: "as by dense"}.get(run.top1_agreement, "differs from dense")
-    prefill = (numbers.millis(run.total_ms), "dense not measured")
-    if run.speedup is not None:
-        told = f"{numbers.millis(run.total_ms)}, dense {numbers.millis(run.dense_ms)}"
-        prefill = (numbers.times(run.speedup), told)
-    fell = f"{run.dense_fallback_units:,} of {run.units:,} units, {run.expanded_units:,} expanded"
-    of = "sparse units"
-    if run.tau_layer is not None:
-        of += f"; {len(record.uncertified_layers):,} of {numbers.several(run.layers, 'layer')}"
-    return facts(
-        (
-            ("Causal area kept", numbers.share(run.density), "mean over units"),
-            ("Prefill", *prefill),
-            ("Dense by fallback", numbers.share(run.fallback_share), fell),
-            ("Uncertified", f"{len(record.uncertified):,} of {run.sparse_units:,}", of),
-            ("Next token", agreement, "" if run.kl_nats is None else f"KL {numbers.kl(run.kl_nats)}"),
-            ("Output error", numbers.mass(run.mean_error, 4), "relative, audited mean"),
-        )
-    )
 
 
 def _maps(record: RunRecord) -> str:

@@ -20,16 +20,6 @@ _CUT = re.compile("(<0x[0-9A-F]{2}>|\N{REPLACEMENT CHARACTER})+$")  # bytes of a
 _INVISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 
 
-def box(run: RunRow) -> tuple[str, ...]:
-    """The figure for the top of the map."""
-    if run.top1_agreement is None:
-        return ("Next token", numbers.NOT_MEASURED, "no dense prefill to compare with", "answer")
-    told = "as by dense" if run.top1_agreement == 1 else "differs from dense"
-    if run.batch > 1:
-        told = f"{numbers.share(run.top1_agreement, 0)} as by dense"
-    return ("Next token", told, f"KL {numbers.kl(run.kl_nats)}", "answer")
-
-
 def card(store: OwnerView, run: RunRow, batch_index: int) -> None:
     """Both sides' most probable next tokens with their probabilities; says why where nothing was compared."""
     with st.container(border=True, key="card-answer", gap="xsmall"):

@@ -18,10 +18,13 @@ from routesparse.app.shell.access import access
 from routesparse.app.shell.view import METRICS, View
 from routesparse.app.ui import design, exports, facts, glossary, numbers, states
 from routesparse.app.unit import cards
+from routesparse.engine.export import run_figures
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries
 from routesparse.engine.store.owner_view import OwnerView
 from routesparse.engine.store.sprite import probe_sprite
+
+_TERMS = ("kept", "speedup", "fallback", "uncertified", "answer", "error")  # of the figures at the top
 
 
 def render() -> None:
@@ -52,7 +55,11 @@ def render() -> None:
     unit = queries.Unit(run.run_id, layer, head, shown.segment, shown.batch_index)
     found = choices[(choices["layer"] == layer) & (choices["head"] == head)]
     candidates = queries.candidates(store, unit)
-    _kpis(run, choices, layers)
+    # Of lost decisions nobody knows whether they were certified.
+    is_whole = int(layers["units"].sum()) >= run.units
+    missed = int(layers["uncertified"].sum()) if is_whole else None
+    told = run_figures.figures(run, missed, int(layers["layer_uncertified"].sum()))
+    st.html(facts.boxes_html([(*box, term) for box, term in zip(told, _TERMS, strict=True)]))
     left, right = st.columns([1.75, 1], gap="small")
     with left:
         _map_card(store, run, shown, choices, layers, (layer, head))
@@ -82,52 +89,6 @@ def render() -> None:
     if run.segments > 1:
         head_panel.segments_card(store, run, unit)
     head_panel.runs_card(store, unit)
-
-
-def _kpis(run: RunRow, choices: pd.DataFrame, layers: pd.DataFrame) -> None:
-    """Six figures of the whole run; the certified one is of the segment shown."""
-    sparse = choices[choices["pattern"] != "dense"]
-    # Of lost decisions nobody knows whether they were certified.
-    is_whole = int(layers["units"].sum()) >= run.units
-    certified = float((~sparse["uncertified"]).mean()) if len(sparse) and is_whole else None
-    prefill = ("Prefill", numbers.millis(run.total_ms), "dense not measured", "speedup")
-    if run.speedup is not None:
-        both = f"{numbers.millis(run.total_ms)} for {numbers.millis(run.dense_ms)}"
-        told = f"as fast as dense: {both}, each measured once"
-        prefill = ("Prefill", numbers.times(run.speedup), told, "speedup")
-    boxes = [
-        ("Causal area kept", numbers.share(run.density), "mean over units", "kept"),
-        prefill,
-        (
-            "Dense by fallback",
-            numbers.share(run.fallback_share),
-            f"{run.dense_fallback_units:,} of the run’s {run.units:,} units · {run.expanded_units:,} expanded",
-            "fallback",
-        ),
-        (
-            f"Certified ≥ {numbers.threshold(run.tau)}",
-            numbers.share_passed(certified),
-            "of sparse units, each alone",
-            "certificate",
-        )
-        if run.tau_layer is None
-        else _layers_box(run, layers, certified),
-        answer_card.box(run),
-        ("Output error", numbers.mass(run.mean_error, 4), "relative, audited mean", "error"),
-    ]
-    st.html(facts.boxes_html(boxes))
-
-
-def _layers_box(run: RunRow, layers: pd.DataFrame, heads_certified: float | None) -> tuple[str, ...]:
-    """How many layers reach tau_layer; the share of heads above their floor is no more than a note."""
-    claimed, uncertified = layers["lower_mass"].dropna(), layers["layer_uncertified"]
-    shown = layers["lower_mass"].notna() | uncertified
-    told = "no layer is sparse" if claimed.empty else f"least {numbers.bound(claimed.min())}"
-    if heads_certified is not None:
-        told += f" · {numbers.share_passed(heads_certified)} of heads above their floor"
-    reached = f"{int(shown.sum() - uncertified.sum())} of {int(shown.sum())}"
-    name = f"Layers certified ≥ {numbers.threshold(run.tau_layer)}"
-    return name, reached if shown.any() else "does not apply", told, "layer_certificate"
 
 
 def _map_card(

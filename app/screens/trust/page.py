@@ -22,6 +22,7 @@ from routesparse.app.shell.access import access
 from routesparse.app.shell.scope import Scope
 from routesparse.app.ui import design, exports, facts, numbers, plot, states
 from routesparse.engine.errors import InputError
+from routesparse.engine.export import run_figures
 from routesparse.engine.rows import EXECUTED_TOLERANCE, RunRow, deviates
 from routesparse.engine.store import audit_queries, certificate_queries, fallback_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
@@ -201,18 +202,16 @@ def _void(run: RunRow, executed_error: float) -> list[str]:
 
 
 def _kpis(coverage: pd.DataFrame, gaps: pd.Series, kinds: pd.DataFrame, certificates: pd.DataFrame) -> None:
-    rows, units = int(coverage["audit_rows"].sum()), int(kinds["units"].sum())
+    rows = int(coverage["audit_rows"].sum())
     audited = len(coverage) > 0
     violations = f"{int(coverage['violations'].sum()):,}" if audited else numbers.NOT_MEASURED
     fell = int(kinds.loc[kinds["kind"] == "dense by fallback", "units"].sum())
     share = numbers.share(fallen.share(kinds, "dense by fallback", "units"))
     missed, layers = int(kinds["uncertified"].sum()), int(certificates["uncertified"].sum())
-    uncertified = (f"{missed:,}", f"of {units:,} units")
-    if layers:
-        value = numbers.several(layers, "layer")
-        uncertified = (value, f"of {len(certificates):,}, and {missed:,} of {units:,} units")
+    sparse = int(kinds.loc[kinds["kind"].isin(("kept", "expanded")), "units"].sum())
+    uncertified = run_figures.uncertified(missed, sparse, layers, len(certificates))
     boxes = [
-        ("Uncertified", *uncertified, "uncertified"),
+        (*uncertified, "uncertified"),
         ("Dense by fallback", share, numbers.several(fell, "unit"), "fallback"),
         ("Output error", numbers.mass(gaps["mean_error"], 4), "relative, mean over audited units", "error"),
         ("Worst row", numbers.mass(gaps["max_error"], 3), "relative error of one row", "error"),

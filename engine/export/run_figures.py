@@ -1,0 +1,52 @@
+"""The six figures of a run, as its map and its report have them at the top."""
+
+from __future__ import annotations
+
+from routesparse.engine.export import numbers
+from routesparse.engine.rows import RunRow
+
+Figure = tuple[str, str, str]  # name, value, note
+
+
+def figures(run: RunRow, units: int | None, layers: int) -> list[Figure]:
+    """units, layers: how many ran uncertified; None where decisions were lost: nobody knows it of those."""
+    prefill = (numbers.millis(run.total_ms), "dense not measured")
+    if run.speedup is not None:
+        both = f"{numbers.millis(run.total_ms)} for {numbers.millis(run.dense_ms)}"
+        prefill = (numbers.times(run.speedup), f"as fast as dense: {both}, each measured once")
+    fell = f"{run.dense_fallback_units:,} of {run.units:,} units, {run.expanded_units:,} expanded"
+    return [
+        ("Causal area kept", numbers.share(run.density), "mean over units"),
+        ("Prefill", *prefill),
+        ("Dense by fallback", numbers.share(run.fallback_share), fell),
+        uncertified(units, run.sparse_units, layers, 0 if run.tau_layer is None else run.layers),
+        ("Next token", *_next_token(run)),
+        ("Output error", numbers.mass(run.mean_error, 4), "relative, audited mean"),
+    ]
+
+
+def uncertified(units: int | None, sparse: int, layers: int, of_layers: int) -> Figure:
+    """units: of the sparse ones; layers: of of_layers, 0 where no layer is certified by itself."""
+    name = "Uncertified"
+    if units is None:
+        return name, numbers.NOT_MEASURED, "decisions are missing"
+    if layers:
+        return (
+            name,
+            numbers.several(layers, "layer"),
+            f"of {of_layers:,}; {units:,} of {sparse:,} sparse units",
+        )
+    return (
+        name,
+        f"{units:,} of {sparse:,}",
+        "sparse units" + (f"; 0 of {of_layers:,} layers" if of_layers else ""),
+    )
+
+
+def _next_token(run: RunRow) -> tuple[str, str]:
+    if run.top1_agreement is None:
+        return numbers.NOT_MEASURED, "no dense prefill to compare with"
+    told = "as by dense" if run.top1_agreement == 1 else "differs from dense"
+    if run.batch > 1:
+        told = f"{numbers.share(run.top1_agreement, 0)} as by dense"
+    return told, f"KL {numbers.kl(run.kl_nats)}"
