@@ -206,30 +206,6 @@ class TestBadInput:
             (tmp_path / "bad.txt").write_bytes(content)
         assert message in error_of(run("analyze", tmp_path / "bad.txt", "--model", model))
 
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            (
-                ["--budget", "0"],
-                "budget is 0.0, it must be a number above 0 and at most 1e+12; pass a fraction",
-            ),
-            (["--budget", "fast"], "budget 'fast' is not understood; pass a fraction like 0.25"),
-            (["--tau", "nan"], "tau_layer is NaN, it must be a number from 0 to 1"),
-            (["--tau", "high"], "'--tau'"),
-            (["--segment", "100"], "segment 100 tokens must be a positive multiple of 128"),
-            (["--policy", "strict"], "policy 'strict' needs a latency limit; pass budget"),
-            (["--policy", "best"], "'best' is not one of 'priced', 'certified', 'budgeted', 'strict'"),
-            (["--calibration", "poetry"], "no calibration 'poetry'; bundled ones: "),
-            (["--profile", "abacus"], "no latency profile is called 'abacus'; pass auto"),
-            (["--model", "/no/such/folder"], "model '/no/such/folder' is unknown; pass demo, a folder"),
-            (["--out", __file__], "is a file; pass a folder"),
-            (["--frobnicate"], "No such option"),
-        ],
-        ids=lambda value: " ".join(value)[:20] if isinstance(value, list) else "",
-    )
-    def test_a_bad_option(self, run, model, prompt, options, message):
-        assert message in error_of(run("analyze", prompt, "--model", model, *options))
-
     def test_a_calibration_that_does_not_fit(self, run, model, prompt, tmp_path):
         made = Calibration(
             *("mine", "prose", None, 0.5, "other", "0" * 16, library_hash()),

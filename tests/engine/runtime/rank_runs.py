@@ -7,6 +7,7 @@ The test starts two; with four, by hand:
 from __future__ import annotations
 
 import faulthandler
+import importlib
 import json
 import os
 import sys
@@ -19,32 +20,23 @@ import transformers
 from torch import distributed
 from transformers.distributed import DistributedConfig
 
-from routesparse.engine import RouterConfig, route
+from routesparse.engine import route
 from routesparse.engine.errors import RouteSparseError
-from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.runtime.tensor_parallel import record_of_all_ranks
 from routesparse.engine.store.bundle import write_bundle
 
-CONFIG = RouterConfig(
-    break_even_tokens=256, block_q=32, block_k=16, tail_tokens=32, routing_rows=16, certificate_rows=16
-)
+sys.path.append(str(Path(__file__).parents[1]))
+tiny_shape = importlib.import_module("tiny_shape")
+CONFIG = tiny_shape.config(256)
 # Dense tiles are dear: sparse kernels run at full budget too.
-PROFILE = LatencyProfile("p", "d", "torch", "float32", 16, 2, 1, 32, 16, 0, 10, 0, 0, 30, 0, 0, 0, 0)
+PROFILE = tiny_shape.profile(dense_tile_us=30)
 TOKENS = 512
 SALT = "one"
 
 
 def llama(kv_heads: int) -> transformers.LlamaForCausalLM:
     """The same random model in every process."""
-    torch.manual_seed(0)
-    shape = dict(
-        vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=8
-    )
-    shape |= dict(
-        num_key_value_heads=kv_heads, head_dim=16, max_position_embeddings=2048, initializer_range=0.2
-    )
-    config = transformers.LlamaConfig(**shape)
-    return transformers.LlamaForCausalLM(config).eval()
+    return tiny_shape.decoder(num_attention_heads=8, num_key_value_heads=kv_heads)
 
 
 def split(model: transformers.LlamaForCausalLM) -> transformers.LlamaForCausalLM:
