@@ -1,4 +1,4 @@
-"""What quality targets choose: the card of tuned prices, on the pages Calibration and Compare."""
+"""What quality targets choose: the card of tuned prices, on the page Calibration."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from routesparse.engine.errors import CalibrationError
 COMMAND = "tune DOMAIN --prompts FOLDER --target kl=0.01"
 
 
-def card(owner: str | None, model_revision: str | None = None) -> None:
-    """All tuned prices that an owner has. model_revision: only those for these weights."""
+def card(owner: str | None) -> None:
+    """All tuned prices that an owner has."""
     found, problems = read(owner)
-    found = [one for one in found if model_revision in (None, one.model_revision)]
     with st.container(border=True, key="card-tuned", gap="xsmall"):
         st.html(f'<div class="rs-h">What a quality target chooses, by domain{glossary.mark("quality")}</div>')
         for line in problems:
