@@ -97,6 +97,30 @@ def figures(certificate: CertificateRow, claim: ClaimRow) -> list[tuple[str, str
     ]
 
 
+def made(certificate: CertificateRow) -> list[tuple[str, str]]:
+    """What it was made with: names and values."""
+    config = json.loads(certificate.config_json)
+    asked = ", ".join(f"{name} {visible(str(value))}" for name, value in config.items() if name != "router")
+    tolerance = "rounding only"
+    if certificate.tolerance is not None:
+        beyond = all_digits(certificate.most_beyond, percent=True)
+        tolerance = f"{certificate.tolerance:g} in all but {beyond} of rows"
+    without = f"{certificate.dense_layers:,} of {certificate.layers:,}"
+    versions = sorted(json.loads(certificate.versions_json).items())
+    return [
+        ("Made", f"{certificate.created_at[:16].replace('T', ' ')} UTC"),
+        ("Model revision", certificate.model_revision),
+        ("Asked for", asked or "its own attention"),
+        *([] if "router" not in config else [("Router", visible(json.dumps(config["router"])))]),
+        ("Random rows of each head", f"{certificate.sampled_rows:,}"),
+        ("Tolerance", tolerance),
+        *([] if certificate.plan is None else [("Layers without a plan", without)]),
+        ("Seed", str(certificate.seed)),
+        ("Versions", ", ".join(f"{name} {value}" for name, value in versions)),
+        ("Commit", certificate.git_commit or "unknown"),
+    ]
+
+
 def promises(certificate: CertificateRow, claim: ClaimRow) -> str:
     """What the figures say."""
     return (

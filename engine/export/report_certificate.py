@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
-from routesparse.engine.certificate_rows import CertificateRecord, CertificateRow
+from routesparse.engine.certificate_rows import CertificateRecord
 from routesparse.engine.export import certificate_words, numbers
 from routesparse.engine.export.report_html import document, facts, isolated, note, section, table, verdict
 from routesparse.engine.verdict import SIGNS
@@ -63,19 +61,9 @@ def page(record: CertificateRecord, *, words: bool) -> str:
                 *certificate_words.claims_table(row, layers),
             ),
         ),
-        _made(row),
+        section(
+            "Made with",
+            table("Settings and versions.", ("name", "value"), certificate_words.made(row), left=(0, 1)),
+        ),
     )
     return document(f"RouteSparse certificate of {row.subject}, {row.run_id}", "".join(body))
-
-
-def _made(row: CertificateRow) -> str:
-    versions = sorted(json.loads(row.versions_json).items())
-    rows = [
-        ("asked for", row.config_json),
-        ("rows of each head", f"{row.sampled_rows:,}"),
-        ("seed", row.seed),
-        ("model revision", row.model_revision),
-        ("versions", ", ".join(f"{name} {value}" for name, value in versions)),
-        ("commit", row.git_commit or "unknown"),
-    ]
-    return section("Made with", table("Settings and versions.", ("name", "value"), rows, left=(0, 1)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from html import escape
@@ -16,7 +15,6 @@ from routesparse.app.ui import design, exports, facts, glossary, grid, numbers, 
 from routesparse.app.ui.plain_text import visible
 from routesparse.engine.certificate_rows import CertificateRow, NamedRow
 from routesparse.engine.export import certificate_words
-from routesparse.engine.rounding import all_digits
 from routesparse.engine.store import certificate_queries, frames, queries
 from routesparse.engine.store.owner_view import OwnerView
 
@@ -97,7 +95,8 @@ def draw(store: OwnerView, certificate_id: str) -> None:
         with details:
             layers = certificate_queries.claims(store, row.run_id, "layer")
             _table_card(row, layers, "Layer by layer", "layers", "layers, the heads of each pooled")
-            _made_card(row)
+            with st.container(border=True, key="card-certificate-made", gap="xsmall"):
+                st.html(f'<div class="rs-h">Made with</div>{facts.lines_html(certificate_words.made(row))}')
 
 
 def _header(store: OwnerView, row: CertificateRow) -> None:
@@ -224,25 +223,3 @@ def _named_card(row: CertificateRow, named: list[NamedRow]) -> None:
             pd.DataFrame([asdict(one) for one in named]).drop(columns=["run_id", "text"]),
             "certificate-named",
         )
-
-
-def _made_card(row: CertificateRow) -> None:
-    asked = {name: value for name, value in json.loads(row.config_json).items() if name != "router"}
-    told = ", ".join(f"{name} {visible(str(value))}" for name, value in asked.items())
-    tolerance = "rounding only"
-    if row.tolerance is not None:
-        beyond = all_digits(row.most_beyond, percent=True)
-        tolerance = f"{row.tolerance:g} in all but {beyond} of rows"
-    versions = sorted(json.loads(row.versions_json).items())
-    pairs = [
-        ("Made", f"{row.created_at[:16].replace('T', ' ')} UTC"),
-        ("Model revision", row.model_revision),
-        ("Asked for", told or "its own attention"),
-        ("Tolerance", tolerance),
-        *([] if row.plan is None else [("Layers without a plan", f"{row.dense_layers:,} of {row.layers:,}")]),
-        ("Seed", str(row.seed)),
-        ("Versions", ", ".join(f"{name} {value}" for name, value in versions)),
-        ("Commit", (row.git_commit or "unknown")[:12]),
-    ]
-    with st.container(border=True, key="card-certificate-made", gap="xsmall"):
-        st.html('<div class="rs-h">Made with</div>' + facts.lines_html(pairs))
