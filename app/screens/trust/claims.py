@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from html import escape
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -15,42 +14,18 @@ GROUPS = {"domain": "Domain", "length": "Length", "family": "Family", "layer": "
 FALLBACK = "fallback"  # beside the claims: the share of units that became dense by fallback
 
 
-@dataclass(frozen=True)
-class Claim:
-    """One certificate in words."""
+class Claim(NamedTuple):
+    """One certificate: its name, its term, and what its coverage is called."""
 
     name: str
     term: str
-    figure: str  # what its coverage is called
-    promises: str
-    not_promised: str
+    figure: str
 
 
 CLAIMS = {
-    "in_prompt": Claim(
-        "In-prompt certificate",
-        "certificate",
-        "coverage",
-        "On this prompt, the body rows of a head retain at least this mass on average, with {q} confidence over the "
-        "draw of the sampled rows. Needs no calibration, holds under domain shift, and decides fallback.",
-        "Anything about single rows, all heads together, or the answer. Its coverage is usually far above {q}, "
-        "because it is a bound and not an estimate.",
-    ),
-    "conformal": Claim(
-        "Conformal, head",
-        "conformal",
-        "empirical coverage",
-        "Over prompts like the calibration's, g − δ is at most the true g* for a share {q} of the selected units.",
-        "Anything about one prompt alone, or about another domain: watch the drift alarm. Needs a calibration.",
-    ),
-    "row": Claim(
-        "Row statement",
-        "row_statement",
-        "rows covered",
-        "On this prompt, a random body row of a head retains at least this mass, with {q} confidence.",
-        "It is not a mean and does not cover every row: a few may lose more. That is why the last rows of a prompt "
-        "are always dense.",
-    ),
+    "in_prompt": Claim("In-prompt certificate", "certificate", "coverage"),
+    "conformal": Claim("Conformal, head", "conformal", "empirical coverage"),
+    "row": Claim("Row statement", "row_statement", "rows covered"),
 }
 
 
@@ -112,11 +87,7 @@ def _card(claim: Claim, groups: pd.DataFrame, gap: str, confidence: float, void:
             f'<b>{numbers.share(row["mean"], 2)}</b><em class="{"" if met else "bad"}">{claim.figure}, '
             f"{'at or above' if met else 'below'} the nominal {q}</em><small>{_spread(row)}{gap}</small>{void}"
         )
-    return (
-        f"<div><span>{claim.name}{glossary.mark(claim.term)}</span>{figures}"
-        f"<small><strong>Promises.</strong> {escape(claim.promises.format(q=q))}</small>"
-        f"<small><strong>Does not promise.</strong> {escape(claim.not_promised.format(q=q))}</small></div>"
-    )
+    return f"<div><span>{claim.name}{glossary.mark(claim.term)}</span>{figures}</div>"
 
 
 def _spread(row: pd.Series) -> str:
