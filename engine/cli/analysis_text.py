@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -21,14 +22,8 @@ if TYPE_CHECKING:
 MOST_NAMED = 8  # uncertified units in the warning; --json has all
 
 
-def warn(report: Reporter, record: RunRecord, fallback_limit: float) -> None:
-    """What of a run the user should act on."""
-    for told in warnings(record, fallback_limit):
-        report.warn(told)
-
-
 def warnings(record: RunRecord, fallback_limit: float) -> list[str]:
-    """The lines of ``warn``."""
+    """What of a run the user should act on."""
     run, found = record.run, []
     if run.units and run.dense_fallback_units > fallback_limit * run.units:
         found.append(
@@ -70,27 +65,24 @@ def uncertified_text(record: RunRecord) -> str:
     run, units = record.run, record.uncertified
     unmet = sum(choice.unmet is True for choice in units)
     why = f"T_l left {unmet} of them no time to expand: raise --budget" if unmet else "fallback was off"
-    names = [
-        f"layer {choice.layer} head {choice.head}"
-        + (f" segment {choice.segment}" if run.segments > 1 else "")
-        for choice in units[:MOST_NAMED]
-    ]
-    more = f" and {len(units) - MOST_NAMED} more" if len(units) > MOST_NAMED else ""
+    segment = " segment {0.segment}" if run.segments > 1 else ""
+    names = [("layer {0.layer} head {0.head}" + segment).format(choice) for choice in units]
     tau = f"tau {run.tau:g}" if run.tau_layer is None else f"tau_head {run.tau:g}"
-    return (
-        f"{len(units)} of {run.units} units ran uncertified, with a certificate below {tau} ({why}): "
-        f"{', '.join(names)}{more}"
-    )
+    return f"{len(units)} of {run.units} units ran uncertified, with a certificate below {tau} ({why}): {_first(names)}"
 
 
 def uncertified_layers_text(record: RunRecord) -> str:
     """Policy "priced": which layers ran although their own certificate is below tau_layer."""
     run, layers = record.run, record.uncertified_layers
-    more = f" and {len(layers) - MOST_NAMED} more" if len(layers) > MOST_NAMED else ""
     return (
         f"{len(layers)} of {run.layers} layers ran uncertified, with a certificate of their mean mass below tau_layer "
-        f"{run.tau_layer:g} (fallback was off): layer {', '.join(map(str, layers[:MOST_NAMED]))}{more}"
+        f"{run.tau_layer:g} (fallback was off): layer {_first(list(map(str, layers)))}"
     )
+
+
+def _first(names: list[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"{', '.join(names[:MOST_NAMED])}{more}"
 
 
 def layers_text(record: RunRecord) -> str:
@@ -117,24 +109,17 @@ def print_summary(record: RunRecord, bundle: Path) -> None:
             markup=False,
         )
     else:
-        chosen = Counter(choice.pattern for choice in record.choices)
-        table = Table(
-            "pattern", "units", "mean density", "mean mass", "least certified mass", "uncertified", title=None
-        )
+        heads = ("pattern", "units", "mean density", "mean mass", "least certified mass", "uncertified")
+        table = Table(*heads, title=None)
         missed = Counter(choice.pattern for choice in record.uncertified)
-        for pattern in families.in_order(chosen):
+        for pattern in families.in_order({choice.pattern for choice in record.choices}):
             rows = [choice for choice in record.choices if choice.pattern == pattern]
             if not rows:
                 continue
             bounds = [choice.lower_mass for choice in rows if choice.lower_mass is not None]
-            table.add_row(
-                pattern,
-                str(chosen[pattern]),
-                f"{sum(choice.density for choice in rows) / len(rows):.3f}",
-                f"{sum(choice.mass for choice in rows) / len(rows):.3f}",
-                f"{min(bounds):.3f}" if bounds else "-",
-                str(missed[pattern]) if bounds else "-",
-            )
+            means = (fmean(choice.density for choice in rows), fmean(choice.mass for choice in rows))
+            certified = (f"{min(bounds):.3f}", str(missed[pattern])) if bounds else ("-", "-")
+            table.add_row(pattern, str(len(rows)), *(f"{mean:.3f}" for mean in means), *certified)
         console.print(table)
         lines = [
             f"density {run.density:.3f} of the causal area; expanded {run.expanded_units}, dense by fallback "

@@ -13,7 +13,7 @@ import typer
 from routesparse.engine import shared_folder
 from routesparse.engine.bulk.asked import Analyst, Asked
 from routesparse.engine.calibration import tuned
-from routesparse.engine.cli.analysis_text import no_promise, print_folder, print_summary, tell, warn, warnings
+from routesparse.engine.cli.analysis_text import no_promise, print_folder, print_summary, tell, warnings
 from routesparse.engine.cli.checks import read_prompt_for, writable_folder
 from routesparse.engine.cli.options import (
     JsonFlag,
@@ -204,7 +204,8 @@ def _prompt(report: Reporter, text: PromptText, asked: Asked, target: Path, json
     with report.bars():
         record = Analyst(asked, loaded, analyze_prompt)(prompt, progress=report)
     bundle = write_bundle(record, target)
-    warn(report, record, asked.config.fallback_limit)
+    for told in warnings(record, asked.config.fallback_limit):
+        report.warn(told)
     if json_output:
         print_json(analysis_object(record, bundle))
     else:

@@ -366,14 +366,11 @@ def _transition_card(sides: Sides, pairs: pd.DataFrame) -> None:
 
 def _intervals_card(sides: Sides) -> None:
     """Mean differences to the baseline with their intervals, paired where the prompt is the same."""
-    found = pd.concat(
-        [
-            comparison.differences(sides.baseline.choices, side.choices, sides.paired(side)).assign(
-                side=side.key
-            )
-            for side in sides.others
-        ]
+    parts = (
+        comparison.differences(sides.baseline.choices, side.choices, sides.paired(side)).assign(side=side.key)
+        for side in sides.others
     )
+    found = pd.concat([part for part in parts if len(part)] or [pd.DataFrame(columns=["metric", "side"])])
     with st.container(border=True, key="card-intervals", gap="xsmall"):
         st.html(f'<div class="rs-h">Mean differences{glossary.mark("paired")}</div>')
         st.html(tables.intervals_html(sides, found))
