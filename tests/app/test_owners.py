@@ -143,8 +143,3 @@ def test_pages_hold_nothing_but_their_owner_s_view():
     found = {path.name for path in APP.rglob("*.py") if whole.search(path.read_text("utf-8"))}
     assert found == {"access.py", "jobs.py", "jobs_view.py"}, "the others name the type only"
     assert not any("JobQueue(" in path.read_text("utf-8") for path in APP.rglob("jobs*.py"))
-
-
-def test_another_s_run_is_no_baseline(shared, open_page):
-    page = open_page("runs", BOB, baseline=ANNS)
-    assert not page.exception and "baseline" not in page.query_params

@@ -10,7 +10,6 @@ from html import escape
 
 import pytest
 
-from routesparse.app.shell.access import access
 from routesparse.app.ui import states
 from routesparse.app.ui.glossary import CERTIFICATE_SCOPE
 from routesparse.engine.store import bundle
@@ -28,32 +27,6 @@ def test_runs_page_lists_what_is_in_the_spool(filled, open_runs):
     assert table["coverage"].isna().tolist() == [True, False]
     assert table["dense"].isna().tolist() == [True, False]
     assert "2 runs" in text_of(page)
-
-
-def test_baseline_in_the_address_is_compared_with_and_can_be_unpinned(filled, open_page):
-    page = open_page("runs", baseline="d4e5b678")
-    assert not page.exception
-    assert "Baseline: <b><bdi>needles-16k.txt</bdi></b>" in text_of(page)
-    against = page.dataframe[0].value["against"]
-    assert against.isna().tolist() == [True, False], "another prompt takes another time"
-    assert against.tolist()[1] == 0
-    page.button(key="unpin").click().run()
-    assert "against" not in page.dataframe[0].value
-    assert "baseline" not in page.query_params
-
-
-def test_pinned_baseline_leads_what_is_compared(filled, record, open_page):
-    from routesparse.app.screens.runs import page as runs
-
-    page = open_page("runs")
-    other, pinned = access().store.run_ids() - {record.run.run_id}, record.run.run_id
-    assert not page.exception
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "_baseline", lambda opened: record.run)
-        assert runs._compared(access(), [*other, pinned]) == [pinned, *other]
-        assert runs._compared(access(), []) == []
-        patch.setattr(runs, "_baseline", lambda opened: None)
-        assert runs._compared(access(), list(other)) == list(other)
 
 
 def test_empty_runs_page_says_what_to_do(home, open_runs):

@@ -46,7 +46,6 @@ LONG = "ruler-of-somebody-who-gave-this-suite-a-name-of-eighty-characters-withou
 
 PAGES = {
     "runs": "/",
-    "runs-baseline": "/?baseline=d4e5b678",
     **{f"job-{state}": f"/?job={{{state}}}" for state in ("waiting", "running", "failed", "done", "profile")},
     "job-unknown": "/?job=deadbeef",
     "map-pattern": "/map?run=3f9a1c20&layer=5&head=2",

@@ -15,7 +15,6 @@ from routesparse.app.shell import boundary, navigate, new_run_address, no_runs
 from routesparse.app.shell.access import Access, access
 from routesparse.app.ui import exports, numbers, states, tables
 from routesparse.app.ui.plain_text import visible
-from routesparse.engine.errors import InputError
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import label_queries, queries, spool, verdicts
 
@@ -149,7 +148,7 @@ def _actions(place: Any, opened: Access, runs: pd.DataFrame, picked: pd.DataFram
                 "Pin as baseline",
                 key="pin",
                 on_click=_pin,
-                args=(opened, run_id),
+                args=(opened, run_id, True),
                 help="Compare then starts from this run, and the prefill times of its prompt’s other runs are held "
                 "against its own. It stays pinned until you pin another one or unpin it",
             )
@@ -185,34 +184,15 @@ def _in_order_of_ticking(ticked: list[str]) -> list[str]:
     return list(st.session_state["ticked"])
 
 
-def _pin(opened: Access, run_id: str) -> None:
-    if _keep_pin(opened, run_id, True):
-        st.query_params["baseline"] = queries.short_id(opened.store, run_id)
+def _pin(opened: Access, run_id: str, pinned: bool) -> None:
+    def keep(name: str) -> None:
+        opened.store.set_label(name, replace(label_queries.label(opened.store, name), pinned=pinned))
 
-
-def _unpin(opened: Access, run_id: str) -> None:
-    """Drop the baseline in force; where the address named another run than the pinned one, that one stays pinned."""
-    st.query_params.pop("baseline", None)
-    _keep_pin(opened, run_id, False)
-
-
-def _keep_pin(opened: Access, run_id: str, pinned: bool) -> list[str]:
-    def action(name: str) -> None:
-        label = label_queries.label(opened.store, name)
-        if label.pinned != pinned:
-            opened.store.set_label(name, replace(label, pinned=pinned))
-
-    return trash_card.each([run_id], action)
+    trash_card.each([run_id], keep)
 
 
 def _baseline(opened: Access) -> RunRow | None:
-    """The run that the address names as baseline, else the pinned one; one that is deleted is none."""
-    named = st.query_params.get("baseline")
-    if named:
-        try:
-            return queries.run(opened.store, queries.resolve(opened.store, named))
-        except InputError:
-            st.query_params.pop("baseline")
+    """The pinned run; one that is deleted is none."""
     pinned = label_queries.pinned(opened.store)
     return None if pinned is None else queries.run(opened.store, pinned)
 
@@ -223,7 +203,7 @@ def _baseline_bar(opened: Access, baseline: RunRow) -> None:
         f"{escape(queries.label(baseline.run_id))}, prefill {numbers.millis(baseline.total_ms)}</div>",
         width="content",
     )
-    st.button("Unpin", key="unpin", type="tertiary", on_click=_unpin, args=(opened, baseline.run_id))
+    st.button("Unpin", key="unpin", type="tertiary", on_click=_pin, args=(opened, baseline.run_id, False))
 
 
 def _discard(name: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,9 +91,10 @@ def rows(
     # Of lost decisions nobody knows whether they were certified.
     sparse = runs["sparse_units"].where((runs["sparse_units"] > 0) & (runs["stored_units"] >= runs["units"]))
 
-    def words(name: str, form: str, other: Any) -> pd.Series:
-        return runs[name].map(form.format, na_action="ignore").astype(object).fillna(other)
+    def words(name: str, said: Callable[[Any], str], other: Any) -> pd.Series:
+        return runs[name].map(said, na_action="ignore").astype(object).fillna(other)
 
+    tau = runs["tau"].map(numbers.threshold)
     table = pd.DataFrame(
         {
             "prompt": _names(runs, grouped),
@@ -107,10 +108,10 @@ def rows(
             "tokens": runs["tokens"],
             "model": runs["model"],
             "device": runs["device"].map(numbers.device),
-            "policy": runs["policy"] + words("price", " {:g}", ""),
-            "limit": runs["budget"].map(numbers.short_limit, na_action="ignore").fillna("none"),
+            "policy": runs["policy"] + words("price", " {:g}".format, ""),
+            "limit": words("budget", numbers.short_limit, "none"),
             # A priced run's own for heads is a floor far below the others': the layer's is what counts.
-            "tau": words("tau_layer", "{:.4g} layer", runs["tau"].map(numbers.threshold)),
+            "tau": words("tau_layer", lambda least: f"{numbers.threshold(least)} layer", tau),
             "calibration": runs["calibration"].fillna("none"),
             "density": runs["density"] * 100,
             "next_token": runs["top1_agreement"].map(
@@ -118,7 +119,7 @@ def rows(
             ),
             "kl": runs["kl_nats"].astype(float),
             "same_tokens": runs["same_tokens"].astype(float),
-            "first_difference": words("first_difference", "token {:.0f}", "none").where(
+            "first_difference": words("first_difference", "token {:.0f}".format, "none").where(
                 runs["same_tokens"].notna(), None
             ),
             "error": runs["mean_error"].astype(float),

@@ -378,13 +378,6 @@ def test_only_the_bundled_model_and_those_in_the_models_folder_are_offered(demo_
     assert RunRequest.from_json(queue.jobs()[0].request_json).model == str(other)
 
 
-def test_text_far_too_long_is_refused_by_its_beginning():
-    with pytest.raises(
-        PromptError, match=r"its first [\d,]+ of 1,600,000 characters alone have .* most 131,072"
-    ):
-        prompt_size("demo", "harbour " * 200_000)
-
-
 def test_a_prompt_below_the_predicted_break_even_says_so_and_can_be_routed_anyway(demo_home, open_page):
     page = open_page("new_run", source="Sample")
     assert page.selectbox(key="sample").options and '<pre class="rs-block"' in text_of(page)

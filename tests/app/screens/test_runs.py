@@ -99,32 +99,27 @@ def test_what_cannot_be_kept_is_refused_and_stays_typed(form):
     assert label_queries.label(access().store, RUN) == Label()
 
 
-def test_unpinning_drops_the_baseline_in_force_alone(three, open_page):
+def test_times_are_held_against_the_pinned_run_of_a_prompt_until_it_is_unpinned(
+    three, open_page, monkeypatch
+):
     open_page("runs")
-    access().store.set_label(RUN, Label(pinned=True))
-    page = open_page("runs", baseline=CODE[-8:])
-    page.button(key="unpin").click().run()
-    assert label_queries.pinned(access().store) == RUN, "the address named another one"
-    assert "Baseline: <b><bdi>needles-16k.txt</bdi></b>" in text_of(page)
-    page.button(key="unpin").click().run()
-    assert label_queries.pinned(access().store) is None and "Baseline" not in text_of(page)
-
-
-def test_a_pin_that_is_not_kept_is_explained_on_the_page(three, open_page, monkeypatch):
+    access().store.set_label(RUN, Label("kept name", pinned=True))
     page = open_page("runs")
-    access().store.set_label(RUN, Label(pinned=True))
-    page.run()
+    assert "Baseline: <b><bdi>needles-16k.txt</bdi></b>" in text_of(page)
+    against = dict(zip(listed(page), page.dataframe[0].value["against"], strict=True))
+    assert against[RUN[-8:]] == against[AGAIN[-8:]] == 0
+    assert against[CODE[-8:]] != against[CODE[-8:]], "another prompt takes another time"
 
     def fails(*_):
         raise StoreError("the disk is full")
 
-    monkeypatch.setattr(OwnerView, "set_label", fails)
+    with monkeypatch.context() as patch:
+        patch.setattr(OwnerView, "set_label", fails)
+        page.button(key="unpin").click().run()
+        assert not page.exception and "the disk is full" in text_of(page)
     page.button(key="unpin").click().run()
-    assert not page.exception and "the disk is full" in text_of(page)
-    monkeypatch.setattr("streamlit.session_state", {})
-    monkeypatch.setattr("streamlit.query_params", {})
-    runs_page._pin(access(), AGAIN)
-    assert runs_page.st.session_state["problems"] == ["the disk is full"] and not runs_page.st.query_params
+    assert "Baseline" not in text_of(page) and "against" not in page.dataframe[0].value
+    assert label_queries.label(access().store, RUN) == Label("kept name")
 
 
 def test_runs_of_one_prompt_stand_together_and_say_how_they_differ(three, open_page):
