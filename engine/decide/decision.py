@@ -148,11 +148,6 @@ class Decision:
         return self.final.reshape(self.batch, self.heads)
 
     @property
-    def planned_kernel_us(self) -> float:
-        """The final candidates' predicted time: ``planned_us`` without the probe's."""
-        return float(self.scores.kernel_us[np.arange(len(self.final)), self.final].sum())
-
-    @property
     def sparse(self) -> np.ndarray:
         """bool [U]: units that read less than everything."""
         return self.final != len(self.candidates) - 1

@@ -6,13 +6,11 @@ GPU; on a GPU nothing in it waits for the host to read a value. The record leave
 when the prompt has ended. That includes NaN and Inf: the error is raised after the prefill, and nothing is recorded.
 Whether all is finite is read off the log-sum-exp and the sum of v, not off the output.
 
-Where the time goes on an H200 (131,072 tokens, one segment, 32 heads of 128, microseconds): some 2,800 replayed as a
-graph, 2,950 in a row (pictures not yet beside), of which block scores 880,
-block log-sum-exps 485, the rows to be scored 325 (all queries are
-read once, at 3.8 TB/s), recent rows 215, levels of scores 190, masses of candidates 210, the description of KV blocks
-90, climb and row plan 115. Vertical-slash (some 200) and the pictures lie beside these. Tried without gain: scoring
-beside the probe, because either fills the device; in the score for other GPUs, products twice as wide, or issued one
-tile ahead.
+Where the time goes on an H200 (131,072 tokens, one segment, 32 heads of 128, microseconds): about 2,800 replayed as a
+graph. Block scores take 880, block log-sum-exps 485, choosing the rows to be scored 325 (it reads all queries once, at
+3.8 TB/s), recent rows 215, masses of candidates 210, levels of scores 190, climb and row plan 115, the description of
+KV blocks 90. Vertical-slash (about 200) and the pictures run beside these. Tried without gain: scoring beside the
+probe, because either fills the device; on other GPUs, score products twice as wide, or issued one tile ahead.
 """
 
 from __future__ import annotations

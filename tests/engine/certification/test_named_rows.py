@@ -155,10 +155,6 @@ def test_rows_are_not_named_in_chunks_whose_beginning_a_sliding_window_s_cache_f
         model(ids[:, 120:], past_key_values=cache)
 
 
-def test_a_label_alone_is_one_name():
-    assert read_names("last:64") == read_names(["last:64"])
-
-
 def test_rows_that_no_prompt_had_and_padded_batches_are_refused(tiny):
     model, ids = tiny
     with (

@@ -83,23 +83,6 @@ def test_other_settings_ask_without_reading_a_value(changes) -> None:
     assert "block_lse_kernel" in names(wanted_at(40_000, **changes)) or changes.get("probe") == "pooled"
 
 
-@pytest.mark.parametrize("few", [(65_536, 131_072), (70_001, 100_003)], ids=["multiples-of-16", "others"])
-def test_two_lengths_of_a_kind_share_all_but_what_depends_on_the_power_of_two(few) -> None:
-    first, second = ({each.key: each for each in wanted_at(tokens)} for tokens in few)
-    new = names([each for key, each in second.items() if key not in first])
-    # Longer segments are scored by fewer rows and clusters.
-    scoring = {"block_features_kernel", "row_distances_kernel", "scored_rows_kernel", "block_score_kernel"}
-    assert new <= {"row_mass_kernel", "picture_kernel"} | scoring
-
-
-def test_after_a_workers_start_hardly_any_length_wants_more() -> None:
-    known = {w.key for tokens in ahead.lengths_of_every_kind(131_072) for w in wanted_at(tokens)}
-    assert len(known) < 120
-    lengths = [*range(8_192, 131_073, 2_048), *range(8_195, 131_072, 1_777)]
-    more = [tokens for tokens in lengths if any(w.key not in known for w in wanted_at(tokens))]
-    assert len(more) <= 0.1 * len(lengths)
-
-
 def test_what_counts_as_one_compilation_is_one_to_triton(active_hopper) -> None:
     """The binder gives the key under which Triton keeps what it compiled."""
 

@@ -31,12 +31,6 @@ def heatmaps(decision):
     return draw(decision.probe, decision.segment, decision.indices).leave().read()
 
 
-def test_there_is_one_picture_per_unit_with_its_own_rows(decision):
-    pictures = heatmaps(decision)
-    assert len(pictures) == 4
-    assert len({tuple(p.positions.tolist()) for p in pictures}) == 4
-
-
 def test_each_row_holds_the_block_mass_of_its_position(decision):
     rows = decision.probe.rows
     for unit, picture in enumerate(heatmaps(decision)):
@@ -74,14 +68,6 @@ def test_pooling_takes_the_maximum_of_each_run_of_columns(columns, factor):
     for j in range(pooled.mass.shape[1]):
         np.testing.assert_array_equal(pooled.mass[:, j], mass[:, j * factor : (j + 1) * factor].max(1))
     assert pooled.mass.shape[1] == -(-columns // factor)
-
-
-def test_fewer_rows_keep_their_places_and_masks_get_no_finer_than_the_mass(decision):
-    whole = heatmaps(decision)[0]
-    small = whole.reduced(2, 3)
-    np.testing.assert_array_equal(small.positions, whole.positions[::2])
-    assert len(small.mass) == len(small.kinds) == small.masks.shape[1] == len(small.positions)
-    assert (small.pool, small.mask_pool) == (3, 3) and small.mass.shape[1] == small.masks.shape[2] == 19
 
 
 def read_blocks(plan):

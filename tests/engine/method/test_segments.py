@@ -50,15 +50,6 @@ def test_a_remainder_under_half_a_segment_joins_the_one_before(tokens, lengths):
     assert [s.rows for s in split(tokens, tokens, CONFIG)] == lengths
 
 
-def test_without_a_tail_the_body_is_the_whole_segment():
-    config = RouterConfig(block_q=32, block_k=16, segment_tokens=128, tail_tokens=0)
-    assert [s.body for s in split(333, 333, config)] == [s.rows for s in split(333, 333, config)]
-
-
-def test_a_later_chunk_continues_the_segment_numbers():
-    assert [s.index for s in split(256, 600, CONFIG, first_index=3)] == [3, 4]
-
-
 @pytest.mark.parametrize(("n_q", "n_k"), SHAPES, ids=IDS)
 def test_block_geometry_equals_counting_row_by_row(n_q, n_k):
     for s in split(n_q, n_k, CONFIG):
