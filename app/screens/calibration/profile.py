@@ -136,7 +136,11 @@ def surface(measured: pd.DataFrame, theme: design.Theme) -> Any:
         rows.assign(ms=rows["flops_us"] / 1000, above=0.0, clock="FLOPs alone").dropna(subset="flops_us")
     )
     mixes = list(dict.fromkeys(measured["mix"].map(_shown)))
-    shades = [design.blend(theme.panel, theme.accent, 0.5 + 0.5 * i / len(mixes)) for i in range(len(mixes))]
+    shades = {
+        mix: design.blend(theme.panel, theme.accent, 0.5 + 0.5 * i / len(mixes))
+        for i, mix in enumerate(mixes)
+    }
+    shades |= {mix: theme.warn for mix in mixes if mix.startswith("probe")} | {DENSE: theme.pattern("dense")}
     drawn = pd.concat(kinds)
     chart = px.line(
         drawn,
@@ -150,7 +154,7 @@ def surface(measured: pd.DataFrame, theme: design.Theme) -> Any:
         log_x=True,
         log_y=True,
         category_orders={"mix": mixes},
-        color_discrete_sequence=shades,
+        color_discrete_map=shades,
         symbol_sequence=_SYMBOLS.split(),
         line_dash_map={"measured": "solid", "FLOPs alone": "dot"},
         labels={"ms": "ms, all heads of a layer"},
