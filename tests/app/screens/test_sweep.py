@@ -219,7 +219,7 @@ def test_jobs_show_a_sweep_as_one_line_and_cancel_it_whole(home, queue, submitte
     queue.finish(done, done.run_id)
     page = open_page("runs")
     html = text_of(page)
-    assert html.count("ledger.txt") == 1 and "1 of 5 done, 4 waiting" in html and "alone.txt" in html
+    assert html.count("· sweep, 1 of 5 done, 4 waiting") == 1 and "alone.txt" in html
     assert f"compare?sweep={submitted}" in html and "<b><b>" not in " ".join(
         str(element.proto.body) for element in page.get("html")
     )
