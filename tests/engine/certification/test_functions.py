@@ -86,7 +86,7 @@ def test_the_record_is_json_with_claims_of_run_layers_and_heads():
     out = trials.dense(q, k, v, 0)
     told = certify_attention(q, k, v, out, request=Request(rows=8), layer=3).as_dict()
     assert told["verdict"]["passed"] is True and told["layers"][0]["layer"] == 3
-    assert len(told["heads"]) == 4 and told["run"]["rows"] == 32 and told["run"] is None
+    assert len(told["heads"]) == 4 and told["run"]["rows"] == 32 and told["run"]["mass"] is None
 
 
 def test_shapes_that_do_not_fit_are_refused():
