@@ -75,14 +75,6 @@ def task_score(row: TaskRow) -> str:
     return f"{row.dense:.1f}" + ("†" if row.dense < GOOD else "")
 
 
-def task_change(row: TaskRow) -> str:
-    """A task's difference; an interval of no width says only that no prompt of few differs."""
-    harmed = f"{row.harmed} of {row.n} harmed"
-    if row.difference.low == row.difference.high:
-        return f"{signed(row.difference.value)}, {harmed}"
-    return f"{interval(row.difference, row.few_clusters)}, {harmed}"
-
-
 def harmed(row: MethodRow) -> str:
     """The share of harmed prompts."""
     return numbers.share(None if row.harmed is None else row.harmed / row.n)
