@@ -1,4 +1,4 @@
-"""Tuned prices on the pages Calibration, Compare and New run. No GPU, no browser, no model loaded."""
+"""Tuned prices on the pages Calibration and New run. No GPU, no browser, no model loaded."""
 
 from __future__ import annotations
 
