@@ -145,6 +145,7 @@ def test_one_bundle_that_two_take_in_at_once_is_stored_once(lake, lake_address, 
     for thread in threads:
         thread.join()
     other.close()
+    monkeypatch.undo()
     assert sorted(said, key=str) == ["5a11a11a11a1", None]
     assert (
         lake.rows("SELECT count(*) FROM run") == lake.rows("SELECT count(*) FROM ingested_bundle") == [(1,)]
