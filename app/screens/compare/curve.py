@@ -11,7 +11,7 @@ import streamlit as st
 
 from routesparse.app.shell import navigate, switch, view
 from routesparse.app.ui import design, exports, glossary, labels, numbers, plot, states
-from routesparse.engine.stats.front import cheapest_within, closest, front
+from routesparse.engine.stats.front import front
 from routesparse.engine.store import queries
 from routesparse.engine.store.owner_view import OwnerView
 
@@ -150,10 +150,11 @@ def _accept() -> None:
 def answer(rows: pd.DataFrame, error: Error, by: str, below: float | None) -> tuple[str, str | None]:
     """A sentence as HTML, and the letter of the run that it names. below: the accepted error, None while none is
     typed; by: a key of COSTS."""
-    errors, costs = list(rows[error.column]), list(rows[COSTS[by]])
-    values = rows.loc[rows[error.column].notna() & rows[COSTS[by]].notna(), error.column]
-    if values.empty:
+    cost = COSTS[by]
+    known = rows[rows[error.column].notna() & rows[cost].notna()]
+    if known.empty:
         return f"No setting has a measured {error.name} yet, so none can be named.", None
+    values = known[error.column]
     if below is None:
         ends = dict.fromkeys((error.text(values.min()), error.text(values.max())))
         span = f"{'from ' if len(ends) > 1 else ''}{' to '.join(ends)}"
@@ -161,18 +162,15 @@ def answer(rows: pd.DataFrame, error: Error, by: str, below: float | None) -> tu
             f"Type the error that you accept: the cheapest setting below it is named here. Measured: {span}.",
             None,
         )
-    place = cheapest_within(costs, errors, below)
-    if place is None:
-        nearest = closest(costs, errors)
-        assert nearest is not None  # something was measured
-        row = rows.iloc[nearest]
+    within = known[values < below]
+    if within.empty:
+        row = known.sort_values([error.column, cost], kind="stable").iloc[0]
         told = f"No setting keeps the {error.name} below {error.text(below)}. The closest is {_setting(row, error)}."
         return told, str(row["letter"])
-    row = rows.iloc[place]
-    count = int((values < below).sum())
+    row = within.sort_values([cost, error.column], kind="stable").iloc[0]
     told = (
-        f"The cheapest by {by} below {error.text(below)} is {_setting(row, error)}. {count} of "
-        f"{numbers.several(len(values), 'measured setting')} {'stays' if count == 1 else 'stay'} below it."
+        f"The cheapest by {by} below {error.text(below)} is {_setting(row, error)}. {len(within)} of "
+        f"{numbers.several(len(known), 'measured setting')} {'stays' if len(within) == 1 else 'stay'} below it."
     )
     return told, str(row["letter"])
 

@@ -306,6 +306,28 @@ def test_where_no_setting_keeps_the_error_the_closest_is_named(measured, open_pa
     )
 
 
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("costs", "errors", "below", "named"),
+    [
+        ([0.4, 0.2, 0.1, 0.05], [0.001, 0.01, 0.01, 0.2], 0.0101, "C"),
+        ([0.4, 0.2, 0.1, 0.05], [0.001, 0.01, 0.01, 0.2], 0.01, "A"),
+        ([0.4, 0.2, 0.1, 0.05], [0.001, 0.01, 0.01, 0.2], 0.001, "A"),
+        ([0.1, NAN, 0.3], [NAN, 0.0, 0.01], 1.0, "C"),
+        ([0.1], [NAN], 1.0, None),
+        ([0.2, 0.2], [0.009, 0.004], 0.01, "B"),
+        ([0.3, 0.2], [0.004, 0.004], 0.001, "B"),
+    ],
+    ids=["cheapest", "strictly below", "closest", "not measured", "nothing", "equally cheap", "equally far"],
+)
+def test_the_setting_named_is_the_cheapest_below_the_error_else_the_closest(costs, errors, below, named):
+    rows = pd.DataFrame({"density": costs, "kl_nats": errors, "total_ms": 1.0, "speedup": NAN})
+    rows = rows.assign(letter=list("ABCD")[: len(rows)], side="price 1")
+    assert curve.answer(rows, curve.ERRORS["kl"], "area", below)[1] == named
+
+
 def test_what_was_not_measured_is_said_and_neither_drawn_nor_zero(measured, open_page, queue):
     page = open_page("compare", sweep=measured)
     html = text_of(page)
