@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import streamlit as st
 
@@ -29,6 +30,15 @@ def buttons(name: str, options: dict[str, str], value: str) -> None:
         required=True,
         label_visibility="collapsed",
         on_change=lambda: view.write(**{name: st.session_state[key]}),
+    )
+
+
+def field(name: str, label: str, options: list[Any], value: Any, **look: Any) -> None:
+    """A field to choose one of many values; a choice writes the address before the page is drawn again."""
+    key = f"{name}-choice"
+    st.session_state[key] = value
+    st.selectbox(
+        label, options, key=key, on_change=lambda: view.write(**{name: st.session_state[key]}), **look
     )
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.screens.calibration import figures, profile, wording
-from routesparse.app.shell import identity, navigate, view
+from routesparse.app.shell import identity, navigate, switch, view
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design, exports, glossary, numbers, plot, states, tables, tuned_prices
 from routesparse.engine.calibration.artifact import Calibration, known, load_known
@@ -66,14 +66,7 @@ def _chosen() -> list[Calibration]:
             width=420,
             on_change=lambda: view.write(names=",".join(st.session_state["names-choice"])),
         )
-        st.session_state["q-choice"] = _confidence()
-        st.selectbox(
-            "Confidence q",
-            _CONFIDENCES,
-            key="q-choice",
-            width=120,
-            on_change=lambda: view.write(q=st.session_state["q-choice"]),
-        )
+        switch.field("q", "Confidence q", list(_CONFIDENCES), _confidence(), width=120)
         last = st.session_state.get("run")
         if last is not None and len(wanted) == SIDE_BY_SIDE:
             navigate.link(

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.shell import view
+from routesparse.app.shell import switch
 from routesparse.app.ui import design, exports, glossary, numbers, plot, states
 from routesparse.app.ui.error_words import wrong
 from routesparse.engine import paths
@@ -43,15 +43,7 @@ def cards(store: OwnerView) -> None:
         return
     text = st.query_params.get("profile", "")
     name = text if text in names else names[0]
-    st.session_state["profile-choice"] = name
-    st.selectbox(
-        "Profile",
-        names,
-        key="profile-choice",
-        label_visibility="collapsed",
-        width=460,
-        on_change=lambda: view.write(profile=st.session_state["profile-choice"]),
-    )
+    switch.field("profile", "Profile", names, name, label_visibility="collapsed", width=460)
     left, right = st.columns([1.25, 1], gap="small")
     with left:
         _surface_card(name, known.get(name))

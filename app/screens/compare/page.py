@@ -219,18 +219,10 @@ def _pins(sides: Sides) -> None:
     """Which side is the baseline, and which one the map shows against it."""
     labels = {side.key: side.label for side in sides.all}
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom", key="pins"):
-        for name, title, value, options in (
-            ("baseline", "Baseline", sides.baseline.key, list(labels)),
-            ("other", "Shown against it", sides.other.key, [side.key for side in sides.others]),
-        ):
-            st.session_state[f"{name}-choice"] = value
-            st.selectbox(
-                title,
-                options,
-                format_func=labels.__getitem__,
-                key=f"{name}-choice",
-                on_change=lambda name=name: view.write(**{name: st.session_state[f"{name}-choice"]}),
-            )
+        show = labels.__getitem__
+        others = [side.key for side in sides.others]
+        switch.field("baseline", "Baseline", list(labels), sides.baseline.key, format_func=show)
+        switch.field("other", "Shown against it", others, sides.other.key, format_func=show)
 
 
 def _sides_card(sides: Sides, stored: pd.DataFrame) -> pd.DataFrame:

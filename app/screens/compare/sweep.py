@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from routesparse.app.shell import boundary, jobs_view, navigate, setting_words, view
+from routesparse.app.shell import boundary, jobs_view, navigate, setting_words, switch, view
 from routesparse.app.shell.access import Access, access
 from routesparse.app.ui import glossary, numbers, states
 from routesparse.app.ui.error_words import wrong
@@ -103,16 +103,8 @@ def _others(opened: Access, named: str) -> None:
     labels.setdefault(named, f"this one · {named[:6]}")
     if len(labels) < 2:
         return
-    st.session_state["sweep-choice"] = named
-    st.selectbox(
-        "Sweep",
-        list(labels),
-        format_func=labels.__getitem__,
-        key="sweep-choice",
-        label_visibility="collapsed",
-        width=420,
-        on_change=lambda: view.write(sweep=st.session_state["sweep-choice"]),
-    )
+    look = {"format_func": labels.__getitem__, "label_visibility": "collapsed", "width": 420}
+    switch.field("sweep", "Sweep", list(labels), named, **look)
 
 
 def _seen(opened: Access, jobs: Sequence[Job]) -> tuple[object, ...]:
