@@ -268,7 +268,9 @@ def load_calibration(name: str, owner: str | None = None) -> Calibration:
 
     Errors: CalibrationError.
     """
-    found = folders.read("calibration", "calibrate", name, folders.folders(owner), _from_dict)
+    found = folders.read(
+        "calibration", "calibrate", name, folders.folders(owner), lambda values: _from_dict(name, values)
+    )
     if found is None:
         raise CalibrationError(f"{_unknown(name)}; a path must end in .json")
     return found
@@ -294,12 +296,14 @@ def known(owner: str | None = None) -> list[str]:
     return folders.names(folders.folders(owner))
 
 
-def _from_dict(values: Any) -> Calibration:
+def _from_dict(name: str, values: Any) -> Calibration:
     """Errors: FieldError for the first value outside its meaning; CalibrationError for another version's."""
     schema = schema_of(values)
     if schema != SCHEMA:
         told = "calibrate again" if schema < SCHEMA else "upgrade RouteSparse"
-        raise CalibrationError(f"this calibration has schema {schema}; this version reads {SCHEMA}; {told}")
+        raise CalibrationError(
+            f"calibration {name!r} has schema {schema}; this version reads {SCHEMA}; {told}"
+        )
     found = checked(Calibration, renamed(values, {"gate": "gate_threshold"}))
     check_calibration(found)
     if found.predictor is not None and isinstance(curves := found.predictor.fit.get("curves"), dict):
