@@ -46,10 +46,8 @@ def sides_rows(sides: Sides, verdicts: Mapping[str, Verdict]) -> pd.DataFrame:
         sparse = side.choices[side.choices["pattern"] != "dense"]
         conformal = sparse["conformal_lower_mass"].dropna()
         known = ("domain", "tokens") if replayed else _OF_RUN.split()
-        row = {name: getattr(run, name) for name in known}
+        row = {"letter": letter, "side": side.label, **{name: getattr(run, name) for name in known}}
         row |= {
-            "letter": letter,
-            "side": side.label,
             "baseline": side is sides.baseline,
             "calibration": side.key if side.calibration else run.calibration,
             "gate_threshold": (side.calibration or run).gate_threshold,
