@@ -135,7 +135,7 @@ def restore(source: Path, home: Path, *, replace: bool = False) -> tuple[Backup,
         if at.shared is not None:
             from routesparse.engine.scale.moving import hand_over
 
-            hand_over(partial, at)
+            hand_over(partial, at, open_lake)
         if before is not None:
             home.rename(before)
         elif home.exists():

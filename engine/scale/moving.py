@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,6 @@ from routesparse.engine.progress import Progress, no_progress
 from routesparse.engine.scale.ducklake import LakeStore
 from routesparse.engine.store import bundle
 from routesparse.engine.store.duckdb_store import Store
-from routesparse.engine.store.opening import open_lake
 from routesparse.engine.store.tables import FACT_TABLES, HEADS, OF_CERTIFICATES
 
 _AT_ONCE = 16  # runs a transaction
@@ -236,7 +235,7 @@ def _compare_rows(source: Readable, target: Store, wanted: dict[str, tuple[int, 
                 )
 
 
-def hand_over(partial: Path, at: Places) -> None:
+def hand_over(partial: Path, at: Places, open_lake: Callable[[str], LakeStore]) -> None:
     """Bring runs and waiting bundles of a restored home, which is not in its place yet, to what several hosts share.
 
     What was brought stays where a later step fails, and the same command goes on from there.
