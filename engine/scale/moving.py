@@ -129,7 +129,7 @@ def _check_same(source: Store, target: Store) -> None:
         (run, owner), (*_, pin) = key, theirs[key]
         if theirs[key] != mine.get(key) and (key in mine or run in known):
             differ.append(f"run {run} (name, notes, tags or pin)")
-        elif pin and pinned.get(owner, run) != run:
+        if pin and pinned.get(owner, run) != run:
             differ.append(f"run {run} (pinned, and so is {pinned[owner]})")
     if differ:
         raise StoreError(
