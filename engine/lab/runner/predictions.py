@@ -74,9 +74,7 @@ def _read(path: Path, kind: type[Timed]) -> dict[tuple[str, str, int], dict[str,
             book = kind is Predicted and isinstance(row, dict) and row.get("suite") == pg19.SUITE.name
             checked(Book if book else kind, row)
         except FieldError as error:
-            raise InputError(
-                f"{path.name}, row {number}: {error}; remove the row, and it is made anew"
-            ) from error
+            raise InputError(f"line {number} of {path}: {error}; remove it, and it is made anew") from error
         found[key(row)] = row
     return found
 
