@@ -2,14 +2,17 @@
 
 import os
 import shutil
+import sqlite3
 
 import pytest
 
 from routesparse.engine.cli import main as cli
 from routesparse.engine.errors import StoreError
+from routesparse.engine.jobs import database
 from routesparse.engine.jobs.database import QueueGoneError
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.jobs.worker import run_worker
 
 
 @pytest.fixture
@@ -66,3 +69,21 @@ def test_a_home_without_write_permission_is_refused(home):
     home.chmod(0o500)
     with pytest.raises(StoreError, match="writable"):
         JobQueue(home)
+
+
+def test_a_worker_ends_where_its_home_was_deleted_in_the_midst_of_a_job(home, queue, fakes):
+    queue.submit(RunRequest(), "a prompt of a few words")
+
+    def analyze(request, prompt, run_id, report):
+        shutil.rmtree(home)
+        return fakes.fake_analysis(home.parent)(request, prompt, run_id, report)
+
+    with pytest.raises(QueueGoneError):
+        run_worker(home, analyze, once=True)
+
+
+def test_a_read_only_home_is_named_as_such(home):
+    error = sqlite3.OperationalError("attempt to write a readonly database")
+    error.sqlite_errorcode = sqlite3.SQLITE_READONLY
+    told = database._in_our_words(error, home / "jobs.sqlite3")
+    assert isinstance(told, StoreError) and "make the folder writable, or set ROUTESPARSE_HOME" in str(told)
