@@ -61,7 +61,7 @@ def test_unreadable_database_is_explained_and_kept(home, open_dashboard):
     (home / "routesparse.duckdb").write_bytes(b"no database")
     page = open_dashboard()
     assert not page.exception
-    assert "The store can't be used" in text_of(page) and "Lost: names, notes" in text_of(page)
+    assert "The store can&#x27;t be used" in text_of(page) and "Lost: names, notes" in text_of(page)
     assert (home / "routesparse.duckdb").read_bytes() == b"no database"
 
 

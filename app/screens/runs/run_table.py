@@ -168,7 +168,8 @@ def sent(table: pd.DataFrame, chosen: Sequence[str], found: Sequence[Verdict]) -
 def colored(table: pd.DataFrame, levels: Sequence[Any]) -> Any:
     """The table with its column of verdicts in the colours of their levels."""
     colors = [f"color: {design.current_theme().levels[level]}; font-weight: 600" for level in levels]
-    return table.style.apply(lambda column: colors, subset=["verdict"])
+    # A name of its own would make the same table another one at every rerun.
+    return table.style.set_uuid("verdicts").apply(lambda column: colors, subset=["verdict"])
 
 
 def columns() -> dict[str, Any]:

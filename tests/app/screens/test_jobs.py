@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 
 import pytest
 
@@ -111,6 +112,7 @@ def test_done_job_waits_for_the_store_and_leads_to_its_map(
     queue.finish(claim, claim.run_id)
     assert "the store is taking the run in" in text_of(open_page("runs", job=submitted))
     bundle.write_bundle(factory.rename(record, claim.run_id), home / "spool")
+    time.sleep(1.1)  # a look a moment ago is enough
     page = open_page("runs", job=submitted)
     assert 'class="rs-verdict ' in text_of(page), "whether the run is safe stands beside the way to its map"
     page.button(key="open-job-map").click().run()

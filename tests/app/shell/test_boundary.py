@@ -36,7 +36,7 @@ def test_a_locked_queue_is_said_in_the_job_s_own_words_and_nothing_is_lost(
         assert not page.exception
         assert "This part of the page can&#x27;t be drawn" in text_of(page)
         assert "the job queue is in use; try again" in text_of(page)
-        assert "ledger.txt" in text_of(page), "the rest of the page stands"
+        assert '"rs-title">Runs' in text_of(page) and "No runs yet" in text_of(page), "the rest stands"
     page.run()
     assert "can&#x27;t be drawn" not in text_of(page) and "waiting, next in line" in text_of(page)
     assert queue.job(job_id).state == "queued"
@@ -78,9 +78,10 @@ def test_a_defect_in_a_fragment_is_logged_once_a_session_and_quotes_nothing(
     page.run()
     page.run()
     assert not page.exception
-    (line,) = (home / "logs" / "worker.jsonl").read_text().splitlines()
+    line, *others = (home / "logs" / "worker.jsonl").read_text().splitlines()
     entry = json.loads(line)
     assert (entry["event"], entry["page"], entry["error"]) == ("page_failed", "runs", "ValueError")
+    assert len(others) == 1, "the job's own part and the list of jobs, each once"
     assert entry["log_id"] in text_of(page) and "It is tried again by itself" in text_of(page)
     assert "heliotrope" not in line + text_of(page)
 

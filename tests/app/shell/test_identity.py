@@ -91,7 +91,7 @@ def test_whoever_logged_in_is_named_as_text_and_can_leave(filled, login, open_da
     assert not page.exception
     assert [text.value for text in page.sidebar.text] == ["<b>Ann</b>"]
     assert [button.label for button in page.sidebar.button] == ["Log out"]
-    assert "No sample is stored" in text_of(page), "the runs of the local person are not hers"
+    assert "No runs yet" in text_of(page), "the runs of the local person are not hers"
 
 
 GOOD = """
