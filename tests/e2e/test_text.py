@@ -133,6 +133,9 @@ def test_a_row_of_the_probe_leads_to_its_words_and_to_the_text(address, context,
     page.goto(f"{address}/map?run=d4e5b678&layer=3&head=3")
     picture = page.locator(".st-key-probe .rs-plot image").first
     picture.wait_for()
+    settled(page)
+    picture.scroll_into_view_if_needed()
+    page.wait_for_timeout(1_000)
     box = picture.bounding_box()
     page.mouse.click(box["x"] + box["width"] * 0.2, box["y"] + box["height"] * 0.8)
     page.locator(".st-key-card-row").wait_for()
