@@ -87,7 +87,9 @@ def key(row: dict[str, Any]) -> tuple[str, str, int]:
 def finished(job: Job) -> Iterable[dict[str, Any]]:
     """The predictions made so far, without those that failed; of two for one key the kept one counts, else the later
     one."""
-    return (_read(job.predictions, Predicted) | _read(job.kept, Predicted)).values()
+    kept = _read(job.kept, Predicted)
+    new = {name: row for name, row in _read(job.predictions, Predicted).items() if name not in kept}
+    return (kept | new).values()  # kept ones first: of a method's configurations the last one made counts
 
 
 def timed(job: Job) -> Iterable[dict[str, Any]]:
