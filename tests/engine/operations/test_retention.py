@@ -107,8 +107,10 @@ def test_compacting_keeps_every_row_and_gives_room_back(home, make):
         store.delete_run(f"{number:016d}")
     rows = store.rows("SELECT * FROM head_choice ORDER BY ALL")
     store.close()
-    before, after = compact(home / "routesparse.duckdb")
-    assert after < before and not list(home.glob("*.compact"))
+    file = home / "routesparse.duckdb"
+    before = file.stat().st_size
+    compact(file)
+    assert file.stat().st_size < before and not list(home.glob("*.compact"))
     store = Store(home / "routesparse.duckdb")
     assert store.rows("SELECT * FROM head_choice ORDER BY ALL") == rows and rows
     bundle.write_bundle(make("ffffffffffffffff"), home / "spool")
