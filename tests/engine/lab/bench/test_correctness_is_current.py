@@ -6,7 +6,7 @@ from pathlib import Path
 from routesparse.engine import paths
 from routesparse.engine.provenance import kernels_sha256
 
-RESULT = "data/results/correctness_h200.json"
+RESULT = "data/results/correctness_gpu.json"
 COMMAND = f"python -m routesparse.engine.lab.bench.correctness --out {RESULT}"
 
 
