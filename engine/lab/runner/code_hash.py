@@ -4,8 +4,8 @@
     ours        kernels/, engine/method/ and engine/decide/
     a rule      kernels/, what makes a plan of its choice, and its module with all that it imports of engine/lab/rivals/
 
-Docstrings do not count. Neither do, for a GPU's rows, the kernels' twins (naive.py) and the CPU's attention
-(torch_*.py): no prediction on a GPU runs them. Code that only times, records or shows is in none of them, so that its
+Docstrings do not count. Neither does, for a GPU's rows, the CPU's attention (torch_*.py): no prediction on a GPU runs
+it. Code that only times, records or shows is in none of them, so that its
 changes keep predictions; times then are of several commits, which every row names.
 """
 
@@ -26,7 +26,7 @@ _DENSE = ("engine/method/attend.py",)
 _OURS = ("kernels", "engine/method", "engine/decide", "engine/seeds.py")
 _RULES = ("kernels", "engine/method/attend.py", "engine/method/segments.py", "engine/lab/rivals/rule.py")
 _DECODING = ("engine/lab/studies/selection/together.py",)
-CPU_ALONE = ("naive", "torch_")  # how the names of such files in kernels/ begin
+CPU_ALONE = "torch_"  # how the names of such files in kernels/ begin
 
 
 def code_hash(method: Method, on_gpu: bool) -> str:

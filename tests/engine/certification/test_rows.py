@@ -259,4 +259,4 @@ def test_a_mask_that_reads_nothing_has_no_mass(oracle):
     out = torch.zeros_like(inputs.q)
     request = Request(plan=np.zeros((HEADS, 3, 5), bool))
     found = certify_attention(inputs.q, inputs.k, inputs.v, out, request=request).run
-    assert (found.mass, found.hit_rate, found.error, found.disagreement) == (0.0, 0.0, 1.0, 0.0)
+    assert (found.mass, found.hit_rate, found.mean_error, found.disagreement) == (0.0, 0.0, 1.0, 0.0)

@@ -139,7 +139,7 @@ def test_recorded_plans_are_those_the_router_ran(tmp_path: Path) -> None:
     session = RoutingSession(config, profile=NamedProfile())
     ids = loaded.tokenizer(text.read_text(), add_special_tokens=False)["input_ids"][:n]
     with torch.no_grad(), routed_by(loaded.model, session):
-        loaded.model(torch.tensor([ids]))
+        loaded.model(torch.tensor([ids], device=loaded.device))
     passes = session.trace.prompts[-1].passes
     assert len(plans) == loaded.layers == len(passes)
     for plan, one in zip(plans, passes, strict=True):

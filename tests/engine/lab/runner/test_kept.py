@@ -243,15 +243,14 @@ def test_code_that_decides_changes_a_hash_and_no_other_code(tmp_path, monkeypatc
     assert changed("engine/decide/layer.py", "\n\n\n", "\nX = 1\n\n\n") == [0, 1, 0, 0, 0]
     assert changed("kernels/interface.py", "\n__all__", "\nX = 1\n__all__") == [0, 1, 1, 1, 1]
     assert changed("engine/record/trace.py", "\n\n\n", "\nX = 1\n\n\n") == [0] * 5
-    for file in ("kernels/block_score/naive.py", "kernels/attention/torch_cpu.py"):
-        assert changed(file, "\n\n\n", "\nX = 1\n\n\n") == [0] * 5
-        assert changed(file, "\n\n\n", "\nX = 1\n\n\n", on_gpu=False) == [0, 1, 1, 1, 1]
+    cpu = ("kernels/attention/torch_cpu.py", "\n\n\n", "\nX = 1\n\n\n")
+    assert changed(*cpu) == [0] * 5 and changed(*cpu, on_gpu=False) == [0, 1, 1, 1, 1]
     assert changed("kernels/rules.py", "SCORE_BINS = 256", "SCORE_BINS = 128") == [0, 1, 1, 1, 1]
     assert changed("engine/lab/rivals/xattention.py", '"""', '"""Otherwise said. ') == [0] * 5
 
 
 def test_what_a_gpus_hash_leaves_out_is_reached_through_its_package_alone():
-    """A package chooses between a twin and its kernel; nothing else imports from a twin or the CPU's attention."""
+    """The package of the attention chooses; nothing else imports from the CPU's."""
 
     def asked(path):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
@@ -265,10 +264,7 @@ def test_what_a_gpus_hash_leaves_out_is_reached_through_its_package_alone():
         if any(name.startswith(code_hash.CPU_ALONE) for name in asked(path))
         and not path.name.startswith(code_hash.CPU_ALONE)
     }
-    assert "kernels/block_score/__init__.py" in importing
-    assert not [
-        name for name in importing if not (name.startswith("kernels/") and name.endswith("/__init__.py"))
-    ]
+    assert importing == {"kernels/attention/__init__.py"}
 
 
 class FakeModule:
