@@ -94,8 +94,10 @@ def band_levels(bands: torch.Tensor, budgets: torch.Tensor) -> torch.Tensor:
 
 
 @dispatched(naive.slash_levels)
-def slash_levels(band_levels: torch.Tensor, geometry: SegmentGeometry) -> torch.Tensor:
-    """Level map uint8 [B, H, M, N] of bands: band_levels uint8 [B, H, N] by block distance."""
+def slash_levels(
+    band_levels: torch.Tensor, geometry: SegmentGeometry, *, from_last: bool = False
+) -> torch.Tensor:
+    """See the naive twin."""
     from routesparse.kernels.level_maps.kernel import slash_levels_kernel
 
     batch, heads, key_blocks = band_levels.shape
@@ -119,6 +121,7 @@ def slash_levels(band_levels: torch.Tensor, geometry: SegmentGeometry) -> torch.
         BLOCK_Q=geometry.block_q,
         BLOCK_K=geometry.block_k,
         LOCAL_BLOCKS=geometry.local_blocks,
+        FROM_LAST=from_last,
         N=min(SLASH_CHUNK, power_of_two(key_blocks)),
         num_warps=1,
     )

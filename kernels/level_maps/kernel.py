@@ -45,6 +45,7 @@ def slash_levels_kernel(
     BLOCK_Q: tl.constexpr,
     BLOCK_K: tl.constexpr,
     LOCAL_BLOCKS: tl.constexpr,
+    FROM_LAST: tl.constexpr,
     N: tl.constexpr,
 ):
     """One query block: the level of the band that each KV block lies in, N blocks at a time up to the diagonal."""
@@ -59,11 +60,11 @@ def slash_levels_kernel(
     step = tl.arange(0, N)
     for start in range(0, last + 1, N):
         n = start + step
-        distance = base - n
+        distance = (last if FROM_LAST else base) - n
         if (start > sink) & (start + N <= base - LOCAL_BLOCKS):
             level = tl.load(bands + distance).to(tl.int32)
         else:
-            level = tl.load(bands + distance, mask=(distance > LOCAL_BLOCKS) & (n > sink), other=0)
+            level = tl.load(bands + distance, mask=(base - n > LOCAL_BLOCKS) & (n > sink), other=0)
             level = tl.where((n <= last) & (n >= sink), level.to(tl.int32), NEVER)
         tl.store(out + n, level.to(tl.uint8), mask=n < key_blocks)
     nothing = tl.full([N], NEVER, tl.uint8)

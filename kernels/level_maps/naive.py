@@ -21,11 +21,16 @@ def band_levels(bands: torch.Tensor, budgets: torch.Tensor) -> torch.Tensor:
     return torch.where(level < len(budgets), level, NEVER).to(torch.uint8)
 
 
-def slash_levels(band_levels: torch.Tensor, geometry: SegmentGeometry) -> torch.Tensor:
-    """Level map uint8 [B, H, M, N] of bands: band_levels uint8 [B, H, N] by block distance."""
+def slash_levels(
+    band_levels: torch.Tensor, geometry: SegmentGeometry, *, from_last: bool = False
+) -> torch.Tensor:
+    """Level map uint8 [B, H, M, N] of bands: band_levels uint8 [B, H, N] by block distance.
+
+    from_last: the distance is from the KV block of a query block's last row, not of its first.
+    """
     forced, causal = forced_and_causal(geometry)
-    first, _ = diagonal_blocks(geometry)
-    distance = (first - torch.arange(geometry.key_blocks, device=first.device)).clamp_min(0)
+    end = diagonal_blocks(geometry)[from_last]
+    distance = (end - torch.arange(geometry.key_blocks, device=end.device)).clamp_min(0)
     return band_levels[:, :, distance].masked_fill_(forced, 0).masked_fill_(~causal, NEVER)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from routesparse.engine.method.records import Candidate, Context, Family, FamilyIndex, Look
 from routesparse.engine.method.segments import Segment
 from routesparse.kernels.rules import NEVER
@@ -29,17 +31,16 @@ def reads(context: Context, budget: Candidate, unit: tuple[int, int], i: int) ->
 
 
 def build(context: Context, budgets: Sequence[Candidate]) -> FamilyIndex:
-    """A map [B, 1, M, N] for all heads."""
-    import torch
+    """A map [B, 1, M, N] for all heads: how far a KV block is from the query block's last says its level."""
+    from routesparse.engine.device.constants import constant
+    from routesparse.kernels.level_maps import slash_levels
 
-    from routesparse.kernels.causal_blocks import diagonal_blocks
-
-    forced, causal = context.forced_and_causal
-    n, (_, last) = torch.arange(causal.shape[-1], device=causal.device), diagonal_blocks(context.geometry)
-    levels = torch.full_like(causal, NEVER, dtype=torch.uint8)
+    geometry = context.geometry
+    by_distance = np.full((len(geometry.first_keys), 1, geometry.key_blocks), NEVER, np.uint8)
     for budget in reversed(budgets):
-        levels.masked_fill_(n > last - budget.blocks, budget.level)
-    return FamilyIndex(NAME, levels.masked_fill_(forced, 0).masked_fill_(~causal, NEVER))
+        by_distance[..., : budget.blocks] = budget.level
+    bands = constant(by_distance, context.inputs.q.device)
+    return FamilyIndex(NAME, slash_levels(bands, geometry, from_last=True))
 
 
 FAMILY = Family(
