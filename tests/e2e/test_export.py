@@ -91,7 +91,7 @@ def test_the_report_opens_from_the_disk_without_a_network(browser, menu, record,
     assert report.title().startswith("RouteSparse report: <img src=") and "⟨U+2028⟩" in report.title()
     assert report.locator("h1").inner_text().startswith("<img src=")
     assert of_record(record).sentence in report.get_by_role("region", name="Verdict").inner_text()
-    maps = report.get_by_role("img", name="Routing map of segment")
+    maps = report.get_by_role("group", name="Routing map of segment")
     assert maps.count() == record.run.segments and maps.first.bounding_box()["height"] > 100
     words = report.locator("body").inner_text()
     assert "<script>document.title=2</script>" in words.replace("\n", "") and "\u202e" not in words

@@ -91,16 +91,16 @@ def test_two_tabs_watch_one_job_and_a_third_the_job_behind_it(address, context, 
     behind.locator(".st-key-card-job").get_by_text("waiting, next in line").wait_for()
     for page in watchers:
         page.locator(".st-key-card-job").get_by_text("route and execute: layer").wait_for(timeout=90_000)
-    behind.locator(".st-key-cancel button").click()
+    behind.locator(".st-key-cancel button:visible").click()
     behind.get_by_text("Nothing was stored").wait_for()
     assert queue.job(running).state == "running"
-    watchers[0].locator(".st-key-cancel button").click()
+    watchers[0].locator(".st-key-cancel button:visible").click()
     for page in watchers:
         page.get_by_text("Nothing was stored").wait_for(timeout=90_000)
     assert [queue.job(job).state for job in (running, waiting)] == ["cancelled"] * 2
-    watchers[1].locator(".st-key-retry button").click()
+    watchers[1].locator(".st-key-retry button:visible").click()
     watchers[1].wait_for_url(lambda url: "job=" in url and running not in url)
-    watchers[1].locator(".st-key-cancel button").click()
+    watchers[1].locator(".st-key-cancel button:visible").click()
     watchers[1].get_by_text("Nothing was stored").wait_for(timeout=90_000)
     assert watchers[0].url.endswith(running), "the other tab stays where it is"
     assert context.failures == []

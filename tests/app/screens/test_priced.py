@@ -157,7 +157,7 @@ def test_a_missed_layer_says_by_how_much_and_that_some_may_be_missed():
 def test_comparing_policies_shows_the_price_and_no_lambda_of_the_run(stored, open_page):
     html = text_of(open_page("compare", runs=f"{CERTIFIED},{RUN}"))
     assert '<th class="l twice">price</th>' in html
-    assert '<td class="l">per head</td><td class="l twice">0.3</td>' in html
+    assert '<td class="l no">per head</td><td class="l twice">0.3</td>' in html
 
 
 def test_replaying_calibrations_on_a_priced_run_says_what_it_is_not(
