@@ -14,6 +14,7 @@ from routesparse.app.shell import (
     new_run_address,
     no_runs,
     setting_words,
+    switch,
     tour,
     verdict_bar,
     view,
@@ -128,11 +129,4 @@ def segment_selector(run: RunRow, shown: View, choices: pd.DataFrame) -> None:
                 on_change=lambda: view.write(segment=st.session_state["segment-choice"] - 1),
             )
         if run.batch > 1:
-            st.session_state["batch-choice"] = shown.batch_index
-            st.selectbox(
-                "Prompt of the batch",
-                range(run.batch),
-                key="batch-choice",
-                width=120,
-                on_change=lambda: view.write(batch=st.session_state["batch-choice"]),
-            )
+            switch.field("batch", "Prompt of the batch", list(range(run.batch)), shown.batch_index, width=120)

@@ -33,13 +33,22 @@ def buttons(name: str, options: dict[str, str], value: str) -> None:
     )
 
 
-def field(name: str, label: str, options: list[Any], value: Any, **look: Any) -> None:
-    """A field to choose one of many values; a choice writes the address before the page is drawn again."""
-    key = f"{name}-choice"
+def field(
+    name: str, label: str, options: list[Any], value: Any, of: str = "", empty: str = "", **look: Any
+) -> None:
+    """A field to choose one of many values; a choice writes the address before the page is drawn again.
+
+    of: whose options these are. A browser that has not yet drawn another one's field still sends the old choice, which
+    is none of these options then: the field of each is a widget of its own. empty: what the address says for no value.
+    """
+    key = f"{name}-choice{of}"
     st.session_state[key] = value
-    st.selectbox(
-        label, options, key=key, on_change=lambda: view.write(**{name: st.session_state[key]}), **look
-    )
+
+    def write() -> None:
+        chosen = st.session_state[key]
+        view.write(**{name: empty if chosen is None else chosen})
+
+    st.selectbox(label, options, key=key, on_change=write, **look)
 
 
 def several(name: str, label: str, options: list[str], width: int = 128) -> tuple[str, ...]:

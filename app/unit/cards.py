@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from html import escape
 
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.shell import view
+from routesparse.app.shell import switch, view
 from routesparse.app.ui import design, exports, glossary, plot, reason_words, states
 from routesparse.app.unit import charts, masks, panel, probe, row_card, row_words, zoom
 from routesparse.engine.errors import InputError
@@ -121,26 +122,14 @@ def _mask_choice(
     names[chosen] = f"chosen: {names[chosen]}"
     shown = view.number("mask", len(names), chosen)
     against = view.number("against", len(names))
+    is_hidden = st.query_params.get("mask") == "none"
+    look = {"index": None, "format_func": names.__getitem__, "placeholder": "none", "width": 300}
+    whose = "".join(f"-{part}" for part in astuple(unit))
     with st.container(horizontal=True, gap="small"):
-        # The widgets follow the address, also when another head is opened.
-        st.session_state["mask-choice"] = None if st.query_params.get("mask") == "none" else shown
-        st.session_state["against-choice"] = against
-        for label, key, name in (
-            ("Mask of", "mask-choice", "mask"),
-            ("against", "against-choice", "against"),
-        ):
-            st.selectbox(
-                label,
-                list(names),
-                index=None,
-                format_func=names.__getitem__,
-                key=key,
-                placeholder="none",
-                width=300,
-                on_change=_write_mask,
-                args=(name, key),
-            )
-    if st.session_state["mask-choice"] is None:
+        options = list(names)
+        switch.field("mask", "Mask of", options, None if is_hidden else shown, whose, "none", **look)
+        switch.field("against", "against", options, against, whose, "none", **look)
+    if is_hidden:
         return None
     return store.made(
         "mask",
@@ -148,10 +137,6 @@ def _mask_choice(
         lambda: masks.overlay(heatmap, candidates, block, int(shown or 0), against),
         of=[unit.run_id],
     )
-
-
-def _write_mask(name: str, key: str) -> None:
-    view.write(**{name: "none" if st.session_state[key] is None else st.session_state[key]})
 
 
 def _probe_title(

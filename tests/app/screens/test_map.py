@@ -215,11 +215,12 @@ def test_a_damaged_probe_is_explained(filled, open_page):
 def test_mask_of_the_choice_is_shown_and_the_address_names_another(filled, record, open_page):
     page = open_page("routing_map", run=RUN, layer="1", head="1")
     chosen = next(c.candidate for c in record.choices if (c.layer, c.head, c.segment) == (1, 1, 0))
-    assert page.selectbox(key="mask-choice").value == chosen
+    whose = f"-{RUN}-1-1-0-0"
+    assert page.selectbox(key=f"mask-choice{whose}").value == chosen
     other = (chosen + 1) % 20
-    page.selectbox(key="against-choice").set_value(other).run()
+    page.selectbox(key=f"against-choice{whose}").set_value(other).run()
     assert page.query_params["against"] == str(other) and "neither reads a key" in text_of(page)
-    page.selectbox(key="mask-choice").set_value(None).run()
+    page.selectbox(key=f"mask-choice{whose}").set_value(None).run()
     assert page.query_params["mask"] == "none" and "reads no key" not in text_of(page)
 
 
