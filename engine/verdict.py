@@ -12,7 +12,7 @@ next token means that dense itself was undecided; ERROR_LIMIT is more than twice
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -128,22 +128,7 @@ def verdict(facts: Facts) -> Verdict:
     if not facts.routed:
         text = "Dense attention ran untouched: nothing was left out"
         return Verdict((Finding("green", text, "dense, untouched"),))
-    rules = (
-        _lost,
-        _executed,
-        _bounds,
-        _layers,
-        _units,
-        _answer,
-        _error,
-        _coverage,
-        _drift,
-        _mismatch,
-        _fallbacks,
-    )
-    found = [finding for rule in rules if (finding := rule(facts)) is not None]
-    found += _certified(facts)
-    return Verdict(tuple(sorted(found, key=lambda finding: LEVELS.index(finding.level))))
+    return Verdict(tuple(sorted(_findings(facts), key=lambda finding: LEVELS.index(finding.level))))
 
 
 def of_record(record: RunRecord) -> Verdict:
@@ -168,8 +153,55 @@ def of_record(record: RunRecord) -> Verdict:
     )
 
 
+def _findings(facts: Facts) -> Iterator[Finding]:
+    lost = _lost(facts)
+    if lost is not None:
+        yield lost  # all other rules speak of the rows that are left
+    if deviates(facts.executed_error, facts.dtype):
+        text = "The kernel’s output is not that of the chosen plan: do not use this run, and report it"
+        yield Finding("red", text, "wrong kernel output")
+    if facts.violations:
+        rows = _several(facts.violations, "audited row")
+        text = f"{rows} err more than a proven bound allows: do not trust this run"
+        yield Finding("red", text, "bound violated")
+    if facts.uncertified_layers:
+        yield _uncertified(facts, facts.uncertified_layers, facts.layers, "layer")
+    if facts.uncertified_units:
+        yield _uncertified(facts, facts.uncertified_units, facts.units, facts.noun)
+    if facts.sparse_units:
+        yield _answer(facts)
+    if facts.mean_error is not None and facts.mean_error > ERROR_LIMIT:
+        error = _percent(facts.mean_error)
+        text = f"The attention outputs of audited {facts.noun}s are off by {error} on average"
+        yield Finding("amber", text, f"error {error}", "large error")
+    if facts.coverage is not None and facts.coverage < facts.confidence - 1e-9:
+        held = f"{_percent(facts.coverage)} of the audited certificates held"
+        yield Finding("amber", f"Only {held}, {_percent(facts.confidence)} should", held, "low coverage")
+    if facts.drift_alarm:
+        text = f"The prompt is unlike those of calibration {facts.calibration}: ignore the conformal claim"
+        yield Finding("amber", text, "drift alarm")
+    if facts.calibration_mismatch:
+        text = f"Calibration {facts.calibration} does not fit this run: ignore the conformal claim"
+        yield Finding("amber", text, "calibration does not fit")
+    if facts.units and facts.dense_fallback_units > facts.fallback_limit * facts.units:
+        told = (
+            f"{facts.dense_fallback_units:,} of {_several(facts.units, facts.noun)} became dense by fallback"
+        )
+        yield Finding("amber", f"{told}: quality is kept, the speedup is lost", "speedup lost to fallback")
+    if facts.sparse_units == 0:
+        yield Finding("green", f"Every {facts.noun} reads all keys: nothing was left out", "all dense")
+    elif not (lost or facts.uncertified_units or facts.uncertified_layers):
+        told = f"all {_several(facts.sparse_units, 'sparse ' + facts.noun)}"
+        if facts.uncertified_layers is not None:
+            told = f"{told} and all {_several(facts.layers, 'layer')}"
+        # A certificate bounds the mass: what was lost, and the error, only an audit measures.
+        unknown = (
+            "; not audited, so true mass and output error are unknown" if facts.mean_error is None else ""
+        )
+        yield Finding("green", f"Certified: {told}{unknown}", "certified")
+
+
 def _lost(facts: Facts) -> Finding | None:
-    """The first rule: all others speak of the rows that are left."""
     counts = (
         (facts.stored_units, facts.units, "decisions", "rows"),
         (facts.stored_layers, facts.layers, "layers", "layers"),
@@ -188,37 +220,8 @@ def _lost(facts: Facts) -> Finding | None:
     )
 
 
-def _executed(facts: Facts) -> Finding | None:
-    if not deviates(facts.executed_error, facts.dtype):
-        return None
-    return Finding(
-        "red",
-        "The kernel’s output is not that of the chosen plan: do not use this run, and report it",
-        "wrong kernel output",
-    )
-
-
-def _bounds(facts: Facts) -> Finding | None:
-    if not facts.violations:
-        return None
-    rows = _several(facts.violations, "audited row")
-    return Finding(
-        "red", f"{rows} err more than a proven bound allows: do not trust this run", "bound violated"
-    )
-
-
-def _layers(facts: Facts) -> Finding | None:
-    return _uncertified(facts, facts.uncertified_layers or 0, facts.layers, "layer")
-
-
-def _units(facts: Facts) -> Finding | None:
-    return _uncertified(facts, facts.uncertified_units, facts.units, facts.noun)
-
-
-def _uncertified(facts: Facts, count: int, total: int, noun: str) -> Finding | None:
+def _uncertified(facts: Facts, count: int, total: int, noun: str) -> Finding:
     """Red where more are missing than a certificate may be wrong about anyway."""
-    if not count:
-        return None
     told = f"{count:,} of {_several(total, noun)} ran uncertified"
     short = f"{count:,} of {total:,} {noun}s uncertified"
     rule = "uncertified layers" if noun == "layer" else "uncertified heads"
@@ -228,85 +231,23 @@ def _uncertified(facts: Facts, count: int, total: int, noun: str) -> Finding | N
     return Finding("amber", text, short, rule)
 
 
-def _answer(facts: Facts) -> Finding | None:
-    if facts.sparse_units == 0:
-        return None
+def _answer(facts: Facts) -> Finding:
     if facts.top1_agreement is None:
         return Finding("amber", "Answer not compared: run the prompt with dense, too", "answer not checked")
     kl = "" if facts.kl_nats is None else f", KL {nats(facts.kl_nats)}"
     if facts.top1_agreement < 1:
-        told = (
-            "Another next token than by dense"
-            if facts.batch == 1
-            else f"Another next token than by dense in {_percent(1 - facts.top1_agreement)} of the batch"
-        )
+        told = "Another next token than by dense"
+        if facts.batch > 1:
+            told += f" in {_percent(1 - facts.top1_agreement)} of the batch"
         if facts.kl_nats is not None and facts.kl_nats <= TIE_KL:
-            return Finding(
-                "amber", f"{told}{kl}: dense itself was nearly undecided", "next token differs, tie"
-            )
+            text = f"{told}{kl}: dense itself was nearly undecided"
+            return Finding("amber", text, "next token differs, tie")
         return Finding("red", f"{told}{kl}: routing changed the answer", "next token differs")
     if facts.kl_nats is not None and facts.kl_nats > KL_LIMIT:
         text = f"Next token as by dense, but the odds moved{kl}"
         return Finding("amber", text, f"as dense{kl}", "odds moved")
     short = f"as dense{kl}".replace("below ", "< ")  # a cell has no room for more
     return Finding("green", f"Next token as by dense{kl}", short, "next token as dense")
-
-
-def _error(facts: Facts) -> Finding | None:
-    if facts.mean_error is None or facts.mean_error <= ERROR_LIMIT:
-        return None
-    error = _percent(facts.mean_error)
-    return Finding(
-        "amber",
-        f"The attention outputs of audited {facts.noun}s are off by {error} on average",
-        f"error {error}",
-        "large error",
-    )
-
-
-def _coverage(facts: Facts) -> Finding | None:
-    if facts.coverage is None or facts.coverage >= facts.confidence - 1e-9:
-        return None
-    held = f"{_percent(facts.coverage)} of the audited certificates held"
-    return Finding("amber", f"Only {held}, {_percent(facts.confidence)} should", held, "low coverage")
-
-
-def _drift(facts: Facts) -> Finding | None:
-    if not facts.drift_alarm:
-        return None
-    return Finding(
-        "amber",
-        f"The prompt is unlike those of calibration {facts.calibration}: ignore the conformal claim",
-        "drift alarm",
-    )
-
-
-def _mismatch(facts: Facts) -> Finding | None:
-    if not facts.calibration_mismatch:
-        return None
-    text = f"Calibration {facts.calibration} does not fit this run: ignore the conformal claim"
-    return Finding("amber", text, "calibration does not fit")
-
-
-def _fallbacks(facts: Facts) -> Finding | None:
-    if not facts.units or facts.dense_fallback_units <= facts.fallback_limit * facts.units:
-        return None
-    told = f"{facts.dense_fallback_units:,} of {_several(facts.units, facts.noun)} became dense by fallback"
-    return Finding("amber", f"{told}: quality is kept, the speedup is lost", "speedup lost to fallback")
-
-
-def _certified(facts: Facts) -> list[Finding]:
-    """What can be said of certificates where none is missing."""
-    if facts.sparse_units == 0:
-        return [Finding("green", f"Every {facts.noun} reads all keys: nothing was left out", "all dense")]
-    if facts.uncertified_units or facts.uncertified_layers or _lost(facts):
-        return []
-    told = f"all {_several(facts.sparse_units, 'sparse ' + facts.noun)}"
-    if facts.uncertified_layers is not None:
-        told = f"{told} and all {_several(facts.layers, 'layer')}"
-    # A certificate bounds the mass: what was lost, and the error, only an audit measures.
-    unknown = "; not audited, so true mass and output error are unknown" if facts.mean_error is None else ""
-    return [Finding("green", f"Certified: {told}{unknown}", "certified")]
 
 
 def nats(value: float) -> str:

@@ -72,7 +72,6 @@ class RowAuditor(Auditor):
     def audit(
         self, inputs: AttentionInputs, decision: Decision, settings: LayerSettings, executed: Executed
     ) -> Audited:
-        """See ``audit_units``."""
         passages: dict[tuple[int, int], Passages] = {}
         units = audit_units(
             inputs,

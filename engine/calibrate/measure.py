@@ -9,14 +9,23 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 
 from routesparse.engine.audit.candidates import candidate_errors, candidate_masses, draw_body_rows
 from routesparse.engine.audit.rows import Auditor, Executed
-from routesparse.engine.calibrate.fit import AUDIT_ROWS, ERROR_ROWS, Folds, Recipe, Subject, calibrate
-from routesparse.engine.calibrate.prompt_measure import PromptMeasure, UnitTruth
+from routesparse.engine.calibrate.fit import (
+    AUDIT_ROWS,
+    ERROR_ROWS,
+    Folds,
+    PromptMeasure,
+    Recipe,
+    Subject,
+    UnitTruth,
+    calibrate,
+)
 from routesparse.engine.calibrate.prompts import Window
 from routesparse.engine.calibration.artifact import Calibration
 from routesparse.engine.calibration.drift import describe_prompt
@@ -49,7 +58,6 @@ class CandidateAuditor(Auditor):
     def audit(
         self, inputs: AttentionInputs, decision: Decision, settings: LayerSettings, executed: Executed
     ) -> Audited:
-        """See ``Auditor.audit``."""
         rows = draw_body_rows(inputs, decision, self._rows, settings.seed)
         true = candidate_masses(inputs, decision, rows, settings.config).double().mean(2)
         error = None
@@ -73,31 +81,33 @@ class CandidateAuditor(Auditor):
         return Audited()
 
 
-def measure_window(
-    loaded: LoadedModel,
-    window: Window,
-    config: RouterConfig,
-    profile: LatencyProfile,
-    audit_rows: int | None = AUDIT_ROWS,
-    error_rows: int = 0,
-) -> PromptMeasure:
-    """Route one window under ``config`` (its gate frozen) and audit it. The break-even length is not asked for."""
-    auditor = CandidateAuditor(audit_rows, error_rows)
-    session = RoutingSession(config, profile=profile, auditor=auditor, salt=window.sha256)
-    prefill(loaded, window.token_ids, session)
-    record = session.trace.record()
-    names, values = describe_prompt(record.choices)
-    return PromptMeasure(
-        domain=window.domain,
-        document=window.document,
-        document_sha256=window.document_sha256,
-        sha256=window.sha256,
-        tokens=window.tokens,
-        density=float(record.run.density or 1.0),
-        descriptor_names=names,
-        descriptors=values,
-        truths=tuple(auditor.truths),
-    )
+@dataclass(frozen=True)
+class MeasureWindow:
+    """Route one window under a configuration (its gate frozen) and audit it. The break-even length is not asked for."""
+
+    window: Window
+    config: RouterConfig
+    profile: LatencyProfile
+    audit_rows: int | None = AUDIT_ROWS
+    error_rows: int = 0
+
+    def __call__(self, loaded: LoadedModel) -> PromptMeasure:
+        window, auditor = self.window, CandidateAuditor(self.audit_rows, self.error_rows)
+        session = RoutingSession(self.config, profile=self.profile, auditor=auditor, salt=window.sha256)
+        prefill(loaded, window.token_ids, session)
+        record = session.trace.record()
+        names, values = describe_prompt(record.choices)
+        return PromptMeasure(
+            domain=window.domain,
+            document=window.document,
+            document_sha256=window.document_sha256,
+            sha256=window.sha256,
+            tokens=window.tokens,
+            density=float(record.run.density or 1.0),
+            descriptor_names=names,
+            descriptors=values,
+            truths=tuple(auditor.truths),
+        )
 
 
 @torch.no_grad()
@@ -115,80 +125,33 @@ def make_calibration(
 
     Errors: CalibrationError, ProfileError, ConfigError, NumericsError; nothing is written but a measured profile.
     """
-    costs = prepare_profile(recipe.profile, loaded, recipe.config, progress)
-    rows = recipe.audit_rows or None
+    subject = subject_of(loaded, recipe.config, recipe.profile, progress)
 
-    def measure(windows: Sequence[Window], frozen: RouterConfig, errors: bool) -> list[PromptMeasure]:
-        stage = "fold A" if errors else "fold B"
+    def measure(stage: str, asked: Sequence[MeasureWindow]) -> list[PromptMeasure]:
         found = []
-        for place, window in enumerate(windows):
-            progress(stage, place, len(windows))
-            found.append(measure_window(loaded, window, frozen, costs, rows, ERROR_ROWS if errors else 0))
-        progress(stage, len(windows), len(windows))
+        for place, one in enumerate(asked):
+            progress(stage, place, len(asked))
+            found.append(one(loaded))
+        progress(stage, len(asked), len(asked))
         return found
 
-    subject = Subject(loaded.name, loaded.revision, loaded.dtype, loaded.device, costs)
-    return calibrate(folds, recipe, subject, measure)
+    return _calibrated(folds, recipe, subject, measure)
 
 
-@dataclass(frozen=True)
-class About:
-    """What only a process that has the model knows. config: with the segments of its device."""
-
-    subject: Subject
-    config: RouterConfig
-
-
-@dataclass(frozen=True)
-class _Ask:
-    """For ``About``. own_segment: False takes the segments that suit the device."""
-
-    config: RouterConfig
-    own_segment: bool
-    profile: str
-
-
-@dataclass(frozen=True)
-class _Measure:
-    """For a ``PromptMeasure``."""
-
-    window: Window
-    config: RouterConfig
-    costs: LatencyProfile
-    audit_rows: int | None
-    error_rows: int
-
-
-def opening(model: str, rope: RopeScaling | None, device: str) -> Open:
-    """What each process opens. device: "auto" takes GPUs in turn."""
-    return functools.partial(_opened, model, rope, device)
-
-
-def ask(team: Team, opened: Open, config: RouterConfig, own_segment: bool, profile: str) -> About:
-    """Load the model in one process and say what it is. Errors: ModelError, ProfileError."""
-    found: list[About] = []
-    piece = Piece(f"profile {profile}", _Ask(config, own_segment, profile))
-    team.do(Work("profile", opened, [[piece]], lambda _, about: found.append(about), whole=True))
-    return found[0]
-
-
-def share_calibration(team: Team, opened: Open, folds: Folds, recipe: Recipe, about: About) -> Calibration:
+def share_calibration(
+    team: Team, opened: Open, folds: Folds, recipe: Recipe, subject: Subject
+) -> Calibration:
     """``make_calibration`` by several processes, each window a piece; all is fitted here, in the order of the windows.
 
     So the calibration is that of one process bit for bit, where that one has as many threads and the same latency
     profile: on a CPU a sum's last digits depend on the number of threads. The profile is the first process's.
     Errors: CalibrationError, NumericsError.
     """
-    rows = recipe.audit_rows or None
 
-    def measure(windows: Sequence[Window], frozen: RouterConfig, errors: bool) -> list[PromptMeasure]:
-        stage, error_rows = ("fold A", ERROR_ROWS) if errors else ("fold B", 0)
+    def measure(stage: str, asked: Sequence[MeasureWindow]) -> list[PromptMeasure]:
         found: dict[str, PromptMeasure] = {}
-        names = [f"prompt {place} of document {window.document!r}" for place, window in enumerate(windows)]
-        lots = [
-            [Piece(name, _Measure(window, frozen, about.subject.profile, rows, error_rows))]
-            for name, window in zip(names, windows, strict=True)
-        ]
+        names = [f"prompt {n} of document {one.window.document!r}" for n, one in enumerate(asked)]
+        lots = [[Piece(name, one)] for name, one in zip(names, asked, strict=True)]
 
         def keep(piece: Piece, made: PromptMeasure) -> None:
             found[piece.name] = made
@@ -196,20 +159,62 @@ def share_calibration(team: Team, opened: Open, folds: Folds, recipe: Recipe, ab
         team.do(Work(stage, opened, lots, keep, whole=True))
         return [found[name] for name in names]
 
-    return calibrate(folds, recipe, about.subject, measure)
+    return _calibrated(folds, recipe, subject, measure)
 
 
-def _opened(model: str, rope: RopeScaling | None, device: str, place: int) -> Do:
-    return functools.partial(_done, load_in_turn(model, place, rope=rope, device=device))
+def _calibrated(
+    folds: Folds,
+    recipe: Recipe,
+    subject: Subject,
+    measure: Callable[[str, Sequence[MeasureWindow]], list[PromptMeasure]],
+) -> Calibration:
+    def of_fold(windows: Sequence[Window], frozen: RouterConfig, errors: bool) -> list[PromptMeasure]:
+        stage, error_rows = ("fold A", ERROR_ROWS) if errors else ("fold B", 0)
+        rows = recipe.audit_rows or None
+        asked = [MeasureWindow(window, frozen, subject.profile, rows, error_rows) for window in windows]
+        return measure(stage, asked)
+
+    return calibrate(folds, recipe, subject, of_fold)
 
 
-def _done(loaded: LoadedModel, given: _Ask | _Measure) -> About | PromptMeasure:
-    if isinstance(given, _Measure):
-        return measure_window(
-            loaded, given.window, given.config, given.costs, given.audit_rows, given.error_rows
-        )
-    config = given.config
-    if not given.own_segment:
-        config = replace(config, segment_tokens=default_segment(loaded.on_gpu))
-    costs = prepare_profile(given.profile, loaded, config)
-    return About(Subject(loaded.name, loaded.revision, loaded.dtype, loaded.device, costs), config)
+def subject_of(
+    loaded: LoadedModel, config: RouterConfig, profile: str, progress: Progress = no_progress
+) -> Subject:
+    """What is calibrated, by the latency profile of this name. Errors: ProfileError."""
+    costs = prepare_profile(profile, loaded, config, progress)
+    return Subject(loaded.name, loaded.revision, loaded.dtype, loaded.device, costs)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A piece of work for a process that has the model: what it is, and the configuration for its device."""
+
+    config: RouterConfig
+    own_segment: bool  # False takes the segments that suit the device
+    profile: str
+
+    def __call__(self, loaded: LoadedModel) -> tuple[Subject, RouterConfig]:
+        segment = self.config.segment_tokens if self.own_segment else default_segment(loaded.on_gpu)
+        config = replace(self.config, segment_tokens=segment)
+        return subject_of(loaded, config, self.profile), config
+
+
+def opening(model: str, rope: RopeScaling | None) -> Open:
+    """What each process opens: a model, on GPUs in turn, for pieces of work that take it."""
+    return functools.partial(_opened, model, rope)
+
+
+def ask(team: Team, opened: Open, asked: Ask) -> tuple[Subject, RouterConfig]:
+    """Load the model in one process and say what it is. Errors: ModelError, ProfileError."""
+    found: list[tuple[Subject, RouterConfig]] = []
+    piece = Piece(f"profile {asked.profile}", asked)
+    team.do(Work("profile", opened, [[piece]], lambda _, told: found.append(told), whole=True))
+    return found[0]
+
+
+def _opened(model: str, rope: RopeScaling | None, place: int) -> Do:
+    return functools.partial(_done, load_in_turn(model, place, rope=rope))
+
+
+def _done(loaded: LoadedModel, work: Callable[[LoadedModel], Any]) -> Any:
+    return work(loaded)

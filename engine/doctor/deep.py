@@ -67,7 +67,6 @@ class _Checker(AttentionRouter):
         self.windowed: list[int] = []
 
     def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> torch.Tensor:
-        """See ``AttentionRouter.attend``."""
         if layer in self.wanted and window is None:
             self.found.append(check_layer(inputs, layer, self.config))
         elif layer in self.wanted:

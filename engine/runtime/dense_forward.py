@@ -25,7 +25,6 @@ class DenseRouter(AttentionRouter):
     """Exact attention in every layer."""
 
     def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> torch.Tensor:
-        """See ``AttentionRouter.attend``."""
         return dense_attention(inputs, window)
 
 
@@ -37,21 +36,17 @@ class SampledRouter(AttentionRouter):
         self._inner, self._rows = inner, rows
 
     def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> torch.Tensor:
-        """See ``AttentionRouter.attend``."""
         out = self._inner.attend(inputs, layer=layer, window=window)
         self.outputs[layer] = out[:, :, self._rows.to(out.device)].float().cpu()
         return out
 
     def serve(self, layers: int) -> None:
-        """See ``AttentionRouter.serve``."""
         self._inner.serve(layers)
 
     def start(self) -> None:
-        """See ``AttentionRouter.start``."""
         self._inner.start()
 
     def finish(self) -> None:
-        """See ``AttentionRouter.finish``."""
         self._inner.finish()
 
 

@@ -1,7 +1,4 @@
-"""``with route(model, config) as trace:``, the public way to route a model's prefill.
-
-Importing this module also says who serves a model that is set to "routesparse" without ``route``.
-"""
+"""``with route(model, config) as trace:``, the public way to route a model's prefill."""
 
 from __future__ import annotations
 
@@ -22,12 +19,7 @@ from routesparse.engine.profiles.shape import AttentionShape
 from routesparse.engine.runtime.quality import choose
 from routesparse.engine.runtime.session import RankSession, RoutingSession
 from routesparse.engine.runtime.tensor_parallel import Ranks, caught, ranks_in, ranks_of
-from routesparse.engine.runtime.transformers import (
-    check_supported,
-    routed_by,
-    serve_by_default,
-    tell_of_replaced,
-)
+from routesparse.engine.runtime.transformers import check_supported, routed_by, tell_of_replaced
 
 if TYPE_CHECKING:
     import torch
@@ -177,10 +169,3 @@ def asked_config(
 def fresh_salt() -> str:
     """Sixteen hex digits that no other session has."""
     return secrets.token_hex(8)
-
-
-def _default_session(on_gpu: bool) -> RoutingSession:
-    return RoutingSession(default_config(on_gpu), profile=NamedProfile(), salt=fresh_salt())
-
-
-serve_by_default(_default_session)

@@ -302,7 +302,6 @@ class RankSession(RoutingSession):
         self.trace.share = ranks
 
     def start(self) -> None:
-        """As RoutingSession."""
         self._failed, self._prefilled = None, False
         super().start()
 

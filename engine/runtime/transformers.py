@@ -1,9 +1,8 @@
 """RouteSparse as a transformers attention implementation: ``with routed_by(model, router):`` (route.py has ``route``).
 
-This file knows no routing session: route.py hands in the one that serves models set to "routesparse" without
-``route``. The name "routesparse" is registered twice, as an attention function and as a mask function: without the
-second, transformers hands over no mask at all and left padding is silently ignored. The mask function never
-builds an [n, n] mask: it returns the 2-D padding mask of the layer's keys, or None when nothing is padded.
+The name "routesparse" is registered twice, as an attention function and as a mask function: without the second,
+transformers hands over no mask at all and left padding is silently ignored. The mask function never builds an [n, n]
+mask: it returns the 2-D padding mask of the layer's keys, or None when nothing is padded.
 
 Only families whose attention is fully described by what the function receives are routed; the others, and
 every cache or mask that would give silently wrong results, are refused (refusals.py).
@@ -14,7 +13,7 @@ from __future__ import annotations
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -36,10 +35,6 @@ _NOT_COMPILED = "routing depends on values; the model is compiled around it, wit
 _NOT_LEFT = "padding right of or inside a prompt is not supported; set tokenizer.padding_side = 'left'"
 # Where route() leaves the router on every attention module of one model while its block runs.
 ATTRIBUTE = "_routesparse"
-# Both keyed by id(config): attention modules know their model only through the config object that they share.
-_default_routers: dict[int, AttentionRouter] = {}
-_routed_configs: dict[int, int] = {}
-_make_default: Callable[[bool], AttentionRouter] | None = None
 # Open blocks by a model's first attention module, the oldest first.
 _blocks: weakref.WeakKeyDictionary[Any, list[_Block]] = weakref.WeakKeyDictionary()
 _blocks_lock = threading.Lock()
@@ -92,7 +87,6 @@ def _enter(model: PreTrainedModel, modules: list[Any], router: AttentionRouter, 
             )
         _set_attention(model, name)
         blocks.append(block)
-        _routed_configs[id(model.config)] = _routed_configs.get(id(model.config), 0) + 1
         for module in modules:
             module.__dict__[ATTRIBUTE] = router
     return block
@@ -121,9 +115,6 @@ def _leave(model: PreTrainedModel, modules: list[Any], block: _Block) -> None:
                 module.__dict__[ATTRIBUTE] = blocks[-1].router
             else:
                 module.__dict__.pop(ATTRIBUTE, None)
-        _routed_configs[id(model.config)] -= 1
-        if not _routed_configs[id(model.config)]:
-            del _routed_configs[id(model.config)]
 
 
 @contextmanager
@@ -211,12 +202,6 @@ def attention_modules(model: PreTrainedModel) -> list[Any]:
     return sorted(modules, key=lambda module: module.layer_idx)
 
 
-def router_of(model: PreTrainedModel) -> AttentionRouter | None:
-    """The router that serves this model now: that of route(), else its default session, else None."""
-    router = attention_modules(model)[0].__dict__.get(ATTRIBUTE)
-    return _default_routers.get(id(model.config)) if router is None else router
-
-
 def inputs_of(
     query: Tensor,
     key: Tensor,
@@ -265,11 +250,10 @@ def attention(
     training = module.training and torch.is_grad_enabled()
     check_call(module, query, key, attention_mask, dropout, kwargs, training=training)
     if router is None:
-        router = _default_router(module)
-        # Outside of a block no hook has seen a mask by kind of layer, which padding_mask is not asked for.
-        attention_mask = None if attention_mask is None else attention_mask.bool()
-        if attention_mask is not None and not _left_padded(attention_mask):
-            raise PromptError(_NOT_LEFT)
+        raise UnsupportedModelError(
+            f"this model is set to {NAME!r} and has no open route() block; open one, and where it shares its config "
+            "object with a model that has, build it from copy.deepcopy(config)"
+        )
     # The routed path has no backward pass: keep autograd out of it, and refuse a later backward().
     with torch.no_grad():
         inputs = inputs_of(query, key, value, scaling, softcap, s_aux, _first_keys(attention_mask))
@@ -316,16 +300,8 @@ def padding_mask(
     return keys[:, kv_offset:]
 
 
-def register() -> None:
-    """Make "routesparse" known to transformers; importing this module does it."""
-    AttentionInterface.register(NAME, attention)
-    AttentionMaskInterface.register(NAME, padding_mask)
-
-
-def serve_by_default(make: Callable[[bool], AttentionRouter]) -> None:
-    """make(on_gpu) gives the router of a model that is set to "routesparse" without ``route``."""
-    global _make_default
-    _make_default = make
+AttentionInterface.register(NAME, attention)
+AttentionMaskInterface.register(NAME, padding_mask)
 
 
 class _NoBackward(torch.autograd.Function):
@@ -350,23 +326,3 @@ def _first_keys(attention_mask: Tensor | None) -> Tensor | None:
     if attention_mask is None:
         return None
     return (attention_mask.shape[-1] - attention_mask.sum(-1)).to(torch.int32)
-
-
-def _default_router(module: Any) -> AttentionRouter:
-    """The session of a model set to "routesparse" without route(): made once, gone with its config."""
-    key = id(module.config)
-    if key in _routed_configs:
-        raise UnsupportedModelError(
-            "this model shares its config object with one inside route(); build it from copy.deepcopy(config)"
-        )
-    if key not in _default_routers:
-        if _make_default is None:
-            raise UnsupportedModelError(
-                f"no router serves a model set to {NAME!r} yet; first say `from routesparse.engine import route`"
-            )
-        _default_routers[key] = _make_default(next(module.parameters()).is_cuda)
-        weakref.finalize(module.config, _default_routers.pop, key, None)
-    return _default_routers[key]
-
-
-register()

@@ -5,6 +5,7 @@ import transformers
 
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.runtime.transformers import ATTRIBUTE, attention_modules
 
 SHAPE = {
     "vocab_size": 97,
@@ -37,3 +38,8 @@ def decoder(family="Llama", **overrides):
     torch.manual_seed(0)
     made = getattr(transformers, f"{family}Config")(**{**SHAPE, **overrides})
     return getattr(transformers, f"{family}ForCausalLM")(made).eval()
+
+
+def router_of(model):
+    """The router that serves this model now, or None."""
+    return attention_modules(model)[0].__dict__.get(ATTRIBUTE)

@@ -15,35 +15,20 @@ from routesparse.engine.method.families import library_hash
 
 PRICES = (0.25, 0.5, 1.0)
 LIMIT = 0.01
-HEADER = {
-    "tokens": 600,
+HEADER = {"tokens": 600, "seed": 0, "git_commit": None, "stamp": {"policy": "priced"}}
+HEADER |= {
     "model": "demo",
     "revision": "r" * 16,
     "dtype": "float32",
     "device": "cpu",
     "library_hash": "l" * 16,
-    "stamp": {"policy": "priced"},
-    "seed": 0,
-    "git_commit": None,
 }
 
 
-def row(domain, cluster, index, price, kl, **others):
-    return {
-        "split": "calibration",
-        "domain": domain,
-        "cluster": cluster,
-        "document": cluster,
-        "document_sha256": cluster,
-        "index": index,
-        "price": price,
-        "kl": kl,
-        "agreement": 1 - kl,
-        "nats": 3.0 + kl,
-        "nats_dense": 3.0,
-        "area": 0.5 - 0.2 * price,
-        **others,
-    }
+def row(domain, cluster, index, price, kl):
+    named = {"split": "calibration", "domain": domain, "cluster": cluster, "index": index, "price": price}
+    measured = {"kl": kl, "agreement": 1 - kl, "nats": 3.0 + kl, "nats_dense": 3.0, "area": 0.5 - 0.2 * price}
+    return named | measured | {"document": cluster, "document_sha256": cluster}
 
 
 def rows_of(domain="prose", clusters=4, windows=24, scale=0.006, seed=0):
@@ -59,18 +44,8 @@ def rows_of(domain="prose", clusters=4, windows=24, scale=0.006, seed=0):
 
 
 def chosen(rows, text="kl=0.01", confidence=0.95, domains=("prose",), robust=False):
-    return choose(
-        rows,
-        HEADER,
-        Target.parse(text),
-        confidence,
-        name="x",
-        domain="x",
-        domains=domains,
-        robust=robust,
-        measured=["a", "a"],
-        command="c",
-    )
+    names = {"name": "x", "domain": "x", "domains": domains, "measured": ["a", "a"], "command": "c"}
+    return choose(rows, HEADER, Target.parse(text), confidence, robust=robust, **names)
 
 
 def bounds_of(losses, error=0.05):
@@ -199,27 +174,27 @@ def test_a_window_that_failed_counts_as_lost_and_a_price_that_it_lacks_leaves_it
     assert chosen([*lost, *rows]).price == 1.0
 
 
-def test_what_can_not_be_chosen_from_is_refused_with_what_to_do():
-    with pytest.raises(
-        CalibrationError,
-        match=r"no price keeps kl=0[.]0001: .* every further try is a further test",
-    ):
-        chosen(rows_of(), "kl=0.0001")
-    with pytest.raises(CalibrationError, match="test split; choose on the calibration split"):
-        chosen([{**r, "split": "test"} for r in rows_of()])
-    with pytest.raises(CalibrationError, match="no price was measured on code"):
-        chosen(rows_of(), domains=("code",))
-    with pytest.raises(CalibrationError, match="needs at least 2 of each document"):
-        chosen(rows_of(windows=1))
+STALE = [{**one, "sha256": "old"} for one in rows_of()[:3]] + [{**one, "sha256": "new"} for one in rows_of()]
 
 
-def test_a_window_whose_text_was_edited_is_refused():
-    rows = rows_of()
-    stale = [{**row, "sha256": "old"} for row in rows[:3]] + [{**row, "sha256": "new"} for row in rows]
-    with pytest.raises(
-        CalibrationError, match="window 0 of prose/0 was measured on two texts; pass --prompts"
-    ):
-        chosen(stale)
+@pytest.mark.parametrize(
+    ("rows", "options", "told"),
+    [
+        (
+            rows_of(),
+            {"text": "kl=0.0001"},
+            "no price keeps kl=0[.]0001: .* every further try is a further test",
+        ),
+        ([{**r, "split": "test"} for r in rows_of()], {}, "test split; choose on the calibration split"),
+        (rows_of(), {"domains": ("code",)}, "no price was measured on code"),
+        (rows_of(windows=1), {}, "needs at least 2 of each document"),
+        (STALE, {}, "window 0 of prose/0 was measured on two texts; pass --prompts"),
+    ],
+    ids=["kept by none", "test split", "domain", "too few", "edited"],
+)
+def test_what_can_not_be_chosen_from_is_refused_with_what_to_do(rows, options, told):
+    with pytest.raises(CalibrationError, match=told):
+        chosen(rows, **options)
 
 
 def test_a_kl_that_rounds_below_zero_counts_as_none_and_what_is_no_number_as_lost():

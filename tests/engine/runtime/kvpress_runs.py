@@ -5,7 +5,6 @@ dense prefill with the press alone, after a routed one at full budget and after 
 in which words.
 """
 
-import importlib
 import json
 import sys
 from dataclasses import replace
@@ -20,8 +19,7 @@ from routesparse.engine.runtime import kvpress as adapter
 from routesparse.engine.runtime.route import route
 from routesparse.engine.runtime.transformers import attention_modules
 
-adapter._library()  # finds kvpress where `make kvpress` puts it
-kvpress = importlib.import_module("kvpress")
+kvpress = adapter.import_kvpress()
 
 TOKENS, NEW = 640, 12
 CONFIG = RouterConfig(
@@ -35,7 +33,6 @@ SHAPE |= dict(pad_token_id=0, eos_token_id=None)
 PRESSES = {
     "streaming_llm": lambda: kvpress.StreamingLLMPress(compression_ratio=0.5),
     "snapkv": lambda: kvpress.SnapKVPress(compression_ratio=0.5),
-    "observed": lambda: kvpress.ObservedAttentionPress(compression_ratio=0.5),
 }
 
 
@@ -113,16 +110,16 @@ def refused(made, press, *arguments, **named):
 
 
 def refusals():
-    snap, observed, ids = PRESSES["snapkv"](), PRESSES["observed"](), prompt(100)
+    """Masks and caches are given by name and by position."""
+    snap, ids = PRESSES["snapkv"](), prompt(100)
     parallel, mask, cache = model(), torch.ones(2, 100, dtype=torch.long), transformers.DynamicCache()
     parallel._tp_size = 2
     mask[0, :5] = 0
     with torch.no_grad():
         made = model()
         made(ids, past_key_values=cache)
-    limit, adapter.MOST_OBSERVED_TOKENS = adapter.MOST_OBSERVED_TOKENS, 99
-    found = {
-        "long": refused(model(), observed, ids),
+    return {
+        "observed": refused(model(), kvpress.ObservedAttentionPress(0.5), ids),
         "press": refused(model(), kvpress.KnormPress(0.5), ids),
         "wrapped": refused(model(), kvpress.AdaKVPress(snap), ids),
         "family": refused(model("Gemma2"), snap, ids),
@@ -130,12 +127,12 @@ def refusals():
         "window": refused(model("Mistral", sliding_window=48), snap, ids),
         "partial": refused(model("Phi3", partial_rotary_factor=0.5), snap, ids),
         "padded": refused(model(), snap, prompt(100, 2), attention_mask=mask),
+        "padded, by place": refused(model(), snap, prompt(100, 2), mask),
         "chunk": refused(made, snap, ids, past_key_values=cache),
+        "chunk, by place": refused(made, snap, ids, None, None, cache),
         "cacheless": refused(model(), snap, ids, use_cache=False),
         "fine": refused(model(), snap, ids),
     }
-    adapter.MOST_OBSERVED_TOKENS = limit
-    return found
 
 
 def main():

@@ -22,6 +22,7 @@ from transformers.distributed import DistributedConfig
 
 from routesparse.engine import route
 from routesparse.engine.errors import RouteSparseError
+from routesparse.engine.profiles.shape import AttentionShape
 from routesparse.engine.runtime.tensor_parallel import record_of_all_ranks
 from routesparse.engine.store.bundle import write_bundle
 
@@ -79,6 +80,13 @@ def parity(out: Path) -> dict:
         dense = whole(prompt()).logits
         found["unrouted_difference"] = (model(prompt()).logits - dense).abs().max().item()
         found["full_difference"] = (found.pop("full_logits") - dense).abs().max().item()
+        # Only the first process finds a profile of this name; the others would have to measure.
+        os.environ["ROUTESPARSE_HOME"] = str(out / f"home {os.environ['RANK']}")
+        if distributed.get_rank() == 0:
+            shape = AttentionShape(
+                torch.device("cpu"), torch.float32, 16, 8 // distributed.get_world_size(), 2
+            )
+            replace(PROFILE, name=shape.profile_name(CONFIG)).save(out / "home 0" / "profiles")
         with route(model, CONFIG) as trace:
             model(prompt())
         found["shared"] = [trace.salt, trace.settings.profile.costs]

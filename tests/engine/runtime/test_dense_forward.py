@@ -1,12 +1,11 @@
 """The full audit against a dense forward pass: outputs per layer and head. CPU, random inputs."""
 
-from types import SimpleNamespace
+from dataclasses import replace
 
 import pytest
 import torch
 
 from routesparse.engine.audit.rows import RowAuditor
-from routesparse.engine.config import RouterConfig
 from routesparse.engine.runtime.dense_forward import (
     LAST_ROWS,
     SAMPLED_ROWS,
@@ -43,34 +42,28 @@ def test_the_dense_router_is_exact_and_the_sample_is_of_its_output(oracle):
 def test_a_routed_layers_forward_error_is_the_relative_error_of_its_sampled_rows(oracle, config):
     inputs = oracle.draw_inputs(1)
     rows = sample_rows(700, 0)
-    session = RoutingSession(config, profile=oracle.PROFILE, auditor=RowAuditor(rows=None))
+    settings = replace(config, segment_tokens=320)
+    session = RoutingSession(settings, profile=oracle.PROFILE, auditor=RowAuditor(rows=None))
     routed, dense = SampledRouter(session, rows), SampledRouter(DenseRouter(), rows)
     mine, exact = attend(routed, inputs), attend(dense, inputs)
     record = with_forward_errors(session.trace.record(), routed.outputs, dense.outputs, rows)
     wanted = relative_error(mine[:, :, rows], exact[:, :, rows])
     assert record.layers[0].forward_error == pytest.approx(wanted) and wanted > 1e-3
-    assert len(record.audits) >= 2
+    assert len({audit.segment for audit in record.audits}) == 2
+    firsts = {choice.segment: (choice.first_token, choice.tokens) for choice in record.choices}
     for audit in record.audits:
-        head = relative_error(mine[0, audit.head, rows], exact[0, audit.head, rows])
+        first, tokens = firsts[audit.segment]
+        own = rows[(rows >= first) & (rows < first + tokens)]
+        head = relative_error(mine[0, audit.head, own], exact[0, audit.head, own])
         assert audit.forward_error == pytest.approx(head)
 
 
-def test_a_heads_error_is_taken_over_the_rows_of_its_segment_only():
-    rows = torch.tensor([1, 2, 11])
-    dense = {0: torch.ones(1, 1, 3, 4)}
-    routed = {0: torch.ones(1, 1, 3, 4)}
-    routed[0][0, 0, 2] = 0.0
-    choices = [SimpleNamespace(segment=s, first_token=10 * s, tokens=10) for s in range(3)]
-    record = SimpleNamespace(choices=choices)
-    from routesparse.engine.runtime import dense_forward
+def test_break_even_of_a_sampled_run_counts_the_layers_that_an_unsampled_one_counts():
+    told = []
 
-    assert dense_forward._segments(record.choices) == {0: (0, 10), 1: (10, 20), 2: (20, 30)}
-    assert relative_error(routed[0][0, 0, rows < 10], dense[0][0, 0, rows < 10]) == 0.0
-    assert relative_error(routed[0][0, 0, rows >= 10], dense[0][0, 0, rows >= 10]) == 1.0
+    class Told(DenseRouter):
+        def serve(self, layers):
+            told.append(layers)
 
-
-def test_break_even_of_a_sampled_run_counts_the_layers_that_an_unsampled_one_counts(oracle):
-    session = RoutingSession(RouterConfig(), profile=oracle.PROFILE)
-    SampledRouter(session, torch.tensor([0])).serve(40)
-    SampledRouter(DenseRouter(), torch.tensor([0])).serve(40)
-    assert session._layers == 40
+    SampledRouter(Told(), torch.tensor([0])).serve(40)
+    assert told == [40]

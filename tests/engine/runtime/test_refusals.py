@@ -38,7 +38,7 @@ def refused(error, match, model, *args, **inputs):
         model(*args, **inputs)
     assert "\n" not in str(caught.value)
     assert model.config._attn_implementation == before
-    assert hf.router_of(model) is None
+    assert tiny_shape.router_of(model) is None
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,14 @@ def test_a_family_off_the_list_is_refused_by_name_with_its_reason(name, why, tmp
         load_model(str(tmp_path))
 
 
-def test_a_refused_family_is_also_refused_without_route():
-    model = tiny_shape.decoder("Olmoe", **SHAPE, num_experts=2, num_experts_per_tok=1)
+def test_without_a_block_nothing_is_routed_whatever_the_model_is_set_to():
+    unknown = tiny_shape.decoder("Olmoe", **SHAPE, num_experts=2, num_experts_per_tok=1)
     with pytest.raises(UnsupportedModelError, match="'olmoe'"):
-        hf.check_supported(model)
-    model.set_attn_implementation(hf.NAME)
-    with pytest.raises(UnsupportedModelError, match="'olmoe'"), torch.no_grad():
-        model(IDS)
+        hf.check_supported(unknown)
+    for model, told in ((unknown, "'olmoe'"), (llama(), "has no open route")):
+        model.set_attn_implementation(hf.NAME)
+        with pytest.raises(UnsupportedModelError, match=told), torch.no_grad():
+            model(IDS)
 
 
 def test_something_that_is_no_transformers_model_is_refused():
@@ -117,10 +118,6 @@ def test_a_mask_by_kind_of_layer_is_refused_on_every_way_in(kind):
     refused(UnsupportedModelError, told, model, IDS, mask)
     with pytest.raises(UnsupportedModelError, match=told), hf.routed_by(model, DenseRouter()):
         model.model(IDS, attention_mask=mask)
-    if kind == "hole":
-        model.set_attn_implementation(hf.NAME)
-        with pytest.raises(PromptError, match="padding_side = 'left'"), torch.no_grad():
-            model(IDS, attention_mask=mask)
 
 
 @pytest.mark.parametrize("name", ["somebodys", "sdpa"])

@@ -1,4 +1,4 @@
-"""``with route(model)`` and the default session with the real routing session. CPU, tiny random models."""
+"""``with route(model)`` with the real routing session. CPU, tiny random models."""
 
 import gc
 import sys
@@ -12,10 +12,13 @@ import transformers
 
 from routesparse.engine import RouterConfig, route
 from routesparse.engine.config import default_config
-from routesparse.engine.errors import ConfigError, PromptError, UnsupportedModelError
+from routesparse.engine.device.copies import Copies
+from routesparse.engine.errors import ConfigError, NumericsError, PromptError, UnsupportedModelError
 from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.profiles.shape import AttentionShape
+from routesparse.engine.record.passes import PendingPass, PromptTrace
 from routesparse.engine.runtime import transformers as hf
+from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.store.bundle import read_bundle
 from tests.engine import tiny_shape
 from tests.engine.tiny_shape import SHAPE
@@ -48,9 +51,6 @@ def no_host_memory(*_):
 
 
 def met_nan():
-    from routesparse.engine.device.copies import Copies
-    from routesparse.engine.record.passes import PendingPass
-
     bad = Copies({"density": torch.ones(1, 4), "finite": torch.tensor(False)})
     return PendingPass(1, (), None, bad, None, ())
 
@@ -104,56 +104,29 @@ def test_settings_that_can_not_be_meant_are_refused_before_the_model_is_touched(
 def captured(model):
     """What blocks of this model share, which a CPU leaves empty."""
     with route(model, CONFIG):
-        return hf.router_of(model)._graphs
+        return tiny_shape.router_of(model)._graphs
 
 
-def test_blocks_of_one_model_share_what_a_gpu_captured_and_it_goes_with_the_model():
-    one, other = llama(), llama()
-    graphs = weakref.ref(captured(one))
-    assert graphs() is captured(one) is not captured(other)
-    del one
-    gc.collect()
-    assert graphs() is None
-
-
-def test_what_a_gpu_captured_is_freed_where_the_model_moved_or_memory_ended():
+def test_blocks_of_one_model_share_what_a_gpu_captured_until_it_moves_runs_out_of_memory_or_goes():
     model = llama()
     first = captured(model)
+    assert first is captured(model) is not captured(llama())
+    with pytest.raises(ValueError, match="another error"), route(model, CONFIG):
+        raise ValueError("another error")
+    assert captured(model) is first
     with pytest.raises(torch.OutOfMemoryError), route(model, CONFIG):
         no_memory()
     second = captured(model)
-    assert second is not first and captured(model) is second
-    with pytest.raises(ValueError, match="another error"), route(model, CONFIG):
-        raise ValueError("another error")
-    assert captured(model) is second
-    assert captured(model.to("meta")) is not second
-
-
-def test_without_route_a_default_session_serves_the_model_and_goes_with_it():
-    model, ids = llama(), prompt(300)
-    with torch.no_grad():
-        wanted = model(ids).logits
-        model.set_attn_implementation(hf.NAME)
-        assert hf.router_of(model) is None
-        assert torch.allclose(model(ids).logits, wanted, atol=1e-4)
-    session = hf.router_of(model)
-    with torch.no_grad(), route(model, CONFIG) as trace:
-        model(ids)
-    assert len(session.trace.prompts) == len(trace.prompts) == 1
-    assert model.config._attn_implementation == hf.NAME
-    assert hf.router_of(model) is session
-    key = id(model.config)
-    assert key in hf._default_routers
+    assert second is not first and captured(model.to("meta")) is not second
+    last = weakref.ref(captured(model))
     del model
     gc.collect()
-    assert key not in hf._default_routers
+    assert last() is None
 
 
 @pytest.fixture
 def watched(monkeypatch):
     """A model, a session that serves it, and the layers that asked the session."""
-    from routesparse.engine.runtime.session import RoutingSession
-
     model, session, asked = llama(), RoutingSession(CONFIG, profile=NamedProfile()), []
     attend = session.attend
     monkeypatch.setattr(
@@ -196,8 +169,6 @@ def test_below_break_even_every_layer_asks_where_attention_is_not_plain(watched,
 
 
 def test_a_model_of_windows_and_whole_layers_leaves_one_prompt():
-    from routesparse.engine.runtime.session import RoutingSession
-
     kinds = ["full_attention", "sliding_attention"] * 2
     shape = {**SHAPE, "num_hidden_layers": 4}
     config = transformers.Qwen2Config(
@@ -251,8 +222,6 @@ def test_every_block_draws_its_own_rows_and_a_salt_repeats_them():
 
 def test_a_forward_that_failed_outside_attention_leaves_no_prompt_for_a_chunk():
     """The second layer's MLP runs out of memory: a later chunk does not join that half of a prompt."""
-    from routesparse.engine.runtime.session import RoutingSession
-
     model, session = llama(), RoutingSession(CONFIG, profile=NamedProfile())
     with torch.no_grad(), hf.routed_by(model, session):
         first = model(prompt(TOKENS), logits_to_keep=1)
@@ -289,50 +258,31 @@ def test_a_prefill_that_failed_outside_attention_is_no_record(tmp_path):
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
-    """Layers do not read their own passes. What is read, and by which forward: numbers of pictures, in order."""
-    from routesparse.engine.decide.heatmap import Pictures
-    from routesparse.engine.record.passes import PromptTrace
-
-    read_prompt, read_picture, reads = PromptTrace.read, Pictures.read, []
+    """Layers do not read their own passes: forwards read what was left by those before."""
+    read = PromptTrace.read
 
     def unless_a_layer_ended(prompt):
         if sys._getframe(1).f_code.co_name != "_attend":
-            read_prompt(prompt)
+            read(prompt)
 
     monkeypatch.setattr(PromptTrace, "read", unless_a_layer_ended)
-    monkeypatch.setattr(Pictures, "read", lambda self: reads.append(1) or read_picture(self))
-    return reads
 
 
-def test_a_forward_reads_what_the_one_before_left_when_its_layers_are_launched(as_on_a_gpu):
-    model, before_the_head = llama(), []
-    model.lm_head.register_forward_hook(lambda *_: before_the_head.append(len(as_on_a_gpu)))
-    with torch.no_grad(), route(model, CONFIG) as trace:
-        for seen in (0, 2, 4):
-            model(prompt(TOKENS), logits_to_keep=1, use_cache=False)
-            assert len(as_on_a_gpu) == seen, "its own two layers wait, those of the one before are read"
-        assert before_the_head == [0, 0, 2], "a layer waited for the record of another prompt"
-        assert [len(one.passes) for one in trace.prompts] == [2, 2, 2]
-    assert len(as_on_a_gpu) == 6 and trace.record().choices
-
-
-def test_a_record_that_can_not_be_read_is_told_once_and_the_next_prompt_is_whole(as_on_a_gpu, monkeypatch):
-    from routesparse.engine.record.passes import PendingPass
-
-    model, read = llama(), PendingPass.read
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_a_record_that_can_not_be_read_is_told_once_and_the_next_prompt_is_whole(monkeypatch):
+    model = llama()
     with torch.no_grad(), route(model, CONFIG) as trace:
         model(prompt(TOKENS), use_cache=False)
         with monkeypatch.context() as broken, pytest.raises(MemoryError):
             broken.setattr(PendingPass, "read", no_host_memory)
             model(prompt(TOKENS), use_cache=False)
-        assert PendingPass.read is read and len(trace.prompts) == 1 and not trace.prompts[0].launched
+        assert len(trace.prompts) == 1 and not trace.prompts[0].launched
         model(prompt(TOKENS), use_cache=False)
     assert [len(one.passes) for one in trace.prompts] == [2, 2]
 
 
-def test_nan_of_a_forward_outside_the_models_hooks_is_told_by_the_next(as_on_a_gpu):
-    from routesparse.engine.errors import NumericsError
-
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_nan_of_a_forward_outside_the_models_hooks_is_told_by_the_next():
     model = llama()
     with torch.no_grad(), route(model, CONFIG) as trace:
         model.model(prompt(TOKENS), use_cache=False)

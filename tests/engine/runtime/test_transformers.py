@@ -140,7 +140,21 @@ def masked_eager(module, query, key, value, attention_mask, **kwargs):
 
 AttentionInterface.register("test_masked_eager", masked_eager)
 
-families = pytest.mark.parametrize("family", FAMILIES)
+
+@dataclass
+class Case:
+    """A family's model, a prompt, and its logits by eager attention."""
+
+    family: str
+    model: transformers.PreTrainedModel
+    ids: torch.Tensor
+    eager: torch.Tensor
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def case(request):
+    model, ids = build(request.param), prompt()
+    return Case(request.param, model, ids, logits(model, ids))
 
 
 def test_every_family_on_the_list_is_compared_here():
@@ -148,17 +162,13 @@ def test_every_family_on_the_list_is_compared_here():
     assert {getattr(transformers, name).model_type for name in names} == MODEL_FAMILIES
 
 
-@families
-def test_full_budget_equals_eager(family):
-    model, ids = build(family), prompt()
-    wanted = logits(model, ids)
+def test_full_budget_equals_eager(case):
     router = DenseRouter()
-    with hf.routed_by(model, router):
-        found = logits(model, ids)
-    assert relative(found, wanted) < 1e-4
-    assert router.forwards == [TOKENS]
+    with hf.routed_by(case.model, router):
+        found = logits(case.model, case.ids)
+    assert relative(found, case.eager) < 1e-4
     assert [call[:3] for call in router.calls] == [(layer, TOKENS, TOKENS) for layer in range(4)]
-    assert any(call[3] == WINDOW for call in router.calls) == ("window" in FEATURES.get(family, ()))
+    assert any(call[3] == WINDOW for call in router.calls) == ("window" in FEATURES.get(case.family, ()))
 
 
 @pytest.mark.parametrize(("family", "feature"), [(name, one) for name in FEATURES for one in FEATURES[name]])
@@ -170,34 +180,26 @@ def test_a_forgotten_feature_is_seen_by_the_comparison(family, feature):
         assert relative(logits(model, ids), wanted) > 1e-2
 
 
-@families
-def test_a_sparse_plan_equals_eager_over_its_mask(family):
-    model, ids = build(family), prompt()
-    dense = logits(model, ids)
-    model.set_attn_implementation("test_masked_eager")
-    wanted = logits(model, ids)
-    with hf.routed_by(model, FixedPlanRouter()):
-        found = logits(model, ids)
+def test_a_sparse_plan_equals_eager_over_its_mask(case):
+    case.model.set_attn_implementation("test_masked_eager")
+    wanted = logits(case.model, case.ids)
+    case.model.set_attn_implementation("eager")
+    with hf.routed_by(case.model, FixedPlanRouter()):
+        found = logits(case.model, case.ids)
     assert relative(found, wanted) < 1e-4
-    assert relative(found, dense) > 1e-2, "the plan must matter"
+    assert relative(found, case.eager) > 1e-2, "the plan must matter"
 
 
-@families
-def test_chunked_prefill_and_decode_equal_one_dense_pass(family):
-    model, ids = build(family), prompt()
-    wanted = logits(model, ids)
-    cache, found, router = DynamicCache(config=model.config), [], DenseRouter()
-    with hf.routed_by(model, router):
-        for chunk in ids.split([150, 33, 134, 1, 1, 1], dim=1):
-            found.append(logits(model, chunk, past_key_values=cache))
-    assert relative(torch.cat(found, 1), wanted) < 1e-4
-    assert router.forwards == [150, 33, 134, 1, 1, 1]
+def test_chunked_prefill_and_decode_equal_one_dense_pass(case):
+    cache, router, parts = DynamicCache(config=case.model.config), DenseRouter(), [150, 33, 134, 1, 1, 1]
+    with hf.routed_by(case.model, router):
+        found = [logits(case.model, part, past_key_values=cache) for part in case.ids.split(parts, dim=1)]
+    assert relative(torch.cat(found, 1), case.eager) < 1e-4
+    assert router.forwards == parts
 
 
-@families
-def test_rows_of_a_left_padded_batch_equal_single_runs(family):
-    model = build(family)
-    lengths = [200, 143, 64]
+def test_rows_of_a_left_padded_batch_equal_single_runs(case):
+    model, lengths = case.model, [200, 143, 64]
     singles = [prompt(length, seed=length) for length in lengths]
     ids = torch.cat([torch.nn.functional.pad(single, (200 - single.shape[1], 0)) for single in singles])
     mask = torch.arange(200) >= 200 - torch.tensor(lengths)[:, None]
@@ -244,36 +246,28 @@ def test_a_window_over_all_keys_is_no_window():
     assert {call[3] for call in router.calls[4:]} == {WINDOW}
 
 
-class TestRestoring:
-    """Leaving the block leaves no trace on the model."""
-
-    @pytest.mark.parametrize("before", ["eager", "sdpa"])
-    def test_the_implementation_comes_back(self, before):
-        model = build("Llama")
+@pytest.mark.parametrize("before", ["eager", "sdpa"])
+def test_two_models_at_once_each_have_their_router_and_get_back_their_implementation(before):
+    models, routers = [build("Llama"), build("Llama")], [DenseRouter(), DenseRouter()]
+    for model in models:
         model.set_attn_implementation(before)
-        with hf.routed_by(model, DenseRouter()):
-            assert model.config._attn_implementation == hf.NAME
-        assert model.config._attn_implementation == before
-        assert hf.router_of(model) is None
+    with hf.routed_by(models[0], routers[0]), hf.routed_by(models[1], routers[1]):
+        assert {model.config._attn_implementation for model in models} == {hf.NAME}
+        logits(models[0], prompt(20))
+        logits(models[1], prompt(30))
+    assert [router.forwards for router in routers] == [[20], [30]]
+    for model in models:
+        assert model.config._attn_implementation == before and tiny_shape.router_of(model) is None
 
-    def test_two_models_at_once_each_have_their_router(self):
-        models, routers = [build("Llama"), build("Llama")], [DenseRouter(), DenseRouter()]
-        with hf.routed_by(models[0], routers[0]), hf.routed_by(models[1], routers[1]):
-            logits(models[0], prompt(20))
-            logits(models[1], prompt(30))
-        assert [router.forwards for router in routers] == [[20], [30]]
 
-    def test_a_model_sharing_the_config_object_is_not_routed_in_secret(self):
-        model = build("Llama")
-        twin = transformers.LlamaForCausalLM(model.config).eval()
-        with (
-            hf.routed_by(model, DenseRouter()),
-            pytest.raises(UnsupportedModelError, match="shares its config object"),
-        ):
+def test_a_model_sharing_the_config_object_is_not_routed_in_secret():
+    model = build("Llama")
+    twin = transformers.LlamaForCausalLM(model.config).eval()
+    own = transformers.LlamaForCausalLM(copy.deepcopy(model.config)).eval()
+    with hf.routed_by(model, DenseRouter()):
+        assert own.config._attn_implementation == "eager"
+        with pytest.raises(UnsupportedModelError, match="build it from copy"):
             logits(twin, prompt(20))
-        own = transformers.LlamaForCausalLM(copy.deepcopy(model.config)).eval()
-        with hf.routed_by(model, DenseRouter()):
-            assert own.config._attn_implementation == "eager"
 
 
 def test_inference_mode_reads_as_no_grad_does_by_several_threads():

@@ -52,25 +52,23 @@ def prefill(requests, row, inputs):
     return outs
 
 
-def test_switched_off_the_environment_is_not_even_read():
-    assert from_environment({}, on_gpu=False) is None
-    assert from_environment({"ROUTESPARSE_VLLM": "0", "ROUTESPARSE_VLLM_PRICE": "x"}, on_gpu=False) is None
+def settings(on_gpu=False, **given):
+    return from_environment({f"ROUTESPARSE_VLLM{name}": value for name, value in given.items()}, on_gpu)
 
 
-def test_settings_come_from_the_environment(tmp_path):
-    found = from_environment(
-        {
-            "ROUTESPARSE_VLLM": "1",
-            "ROUTESPARSE_VLLM_CONFIG": '{"policy": "budgeted", "budget": "0.25", "break_even_tokens": 4096}',
-            "ROUTESPARSE_VLLM_CALIBRATION": "prose",
-            "ROUTESPARSE_VLLM_RECORD_EVERY": "7",
-            "ROUTESPARSE_VLLM_SPOOL": str(tmp_path),
-            "ROUTESPARSE_HOME": "elsewhere",
-        },
-        on_gpu=True,
-    )
-    assert found.config.policy == "budgeted" and found.config.budget.value == 0.25
-    assert found.config.break_even_tokens == 4096 and found.config.segment_tokens == 131_072
+def test_settings_come_from_the_environment_which_is_not_even_read_where_switched_off(tmp_path):
+    assert settings() is None and settings(**{"": "0", "_PRICE": "x"}) is None
+    config = '{"policy": "budgeted", "budget": "0.25", "break_even_tokens": 4096}'
+    given = {
+        "": "1",
+        "_CONFIG": config,
+        "_CALIBRATION": "prose",
+        "_RECORD_EVERY": "7",
+        "_SPOOL": str(tmp_path),
+    }
+    found = settings(on_gpu=True, **given)
+    assert (found.config.policy, found.config.budget.value) == ("budgeted", 0.25)
+    assert (found.config.break_even_tokens, found.config.segment_tokens) == (4096, 131_072)
     assert (found.calibration, found.profile, found.record_every) == ("prose", "auto", 7)
     assert found.spool == tmp_path
 
@@ -86,15 +84,12 @@ def test_settings_come_from_the_environment(tmp_path):
         ("_CONFIG", '{"price": 1, "price": 0.25}', "stands twice"),
         ("_CONFIG", '{"tail_tokens": NaN}', "tail_tokens is NaN, it must be a finite number"),
         ("_CONFIG", "[" * 5_000, "nested too deeply"),
-        ("_CONFIG", '{"on_gpu": true}', "unknown configuration names on_gpu"),
-        ("_CONFIG", '{"budget": 0.25}', "budget is 0.25, it must be a LatencyBudget"),
-        ("_CONFIG", '{"price": -1}', "price is -1, it must be a number"),
         ("_RECORD_EVERY", "-1", "must be a whole number"),
     ],
 )
 def test_a_setting_that_means_nothing_is_refused_in_one_line(name, value, message):
     with pytest.raises(ConfigError, match=message) as caught:
-        from_environment({"ROUTESPARSE_VLLM": "1", f"ROUTESPARSE_VLLM{name}": value}, on_gpu=False)
+        settings(**{"": "1", name: value})
     assert "\n" not in str(caught.value)
 
 
@@ -202,9 +197,8 @@ def test_other_rows_are_left_to_the_stock_kernel(tmp_path, row):
 
 def test_prompts_below_break_even_are_left_to_the_stock_kernel(tmp_path):
     requests = requests_into(tmp_path, replace(CONFIG, break_even_tokens=TOKENS + 1))
-    assert requests.choose([Row("a", 0, 0, TOKENS, 0, TOKENS)], prompt_of) == ()
     longer = Row("b", 0, 0, TOKENS + 1, 0, TOKENS + 1)
-    assert requests.choose([longer], prompt_of) == (longer,)
+    assert requests.choose([Row("a", 0, 0, TOKENS, 0, TOKENS), longer], prompt_of) == (longer,)
 
 
 def test_a_prompt_with_nan_is_served_dense_and_said_so_and_the_next_is_routed(tmp_path, caplog):
@@ -268,57 +262,57 @@ def scheduled():
     return SimpleNamespace(finished_req_ids={"gone"}, num_scheduled_tokens={"d": 1, "p": TOKENS})
 
 
-def test_a_step_knows_the_requests_of_its_batch_while_it_runs(tmp_path):
-    class Own(Runner):
-        pass
+@pytest.fixture
+def runner_class(tmp_path):
+    """A class of its own, of which steps are followed; each of its runners knows how many Requests it was given."""
 
-    made = []
+    class Own(Runner):
+        given = 0
+
+    def requests_of(runner):
+        runner.given += 1
+        return requests_into(tmp_path)
+
     for _ in range(2):  # vLLM may register a plug-in twice
-        steps.follow(Own, lambda runner: made.append(requests_into(tmp_path)) or made[-1])
-    runner, given = Own([0, 1, TOKENS + 1]), scheduled()
+        steps.follow(Own, requests_of)
+    return Own
+
+
+def test_a_step_knows_the_requests_of_its_batch_while_it_runs(runner_class):
+    runner, given = runner_class([0, 1, TOKENS + 1]), scheduled()
     for _ in range(2):
         assert runner.execute_model(given, late=3) == (given, 3)
-    assert runner.seen == ["p"] and len(made) == 1 and steps.current() is None
+    assert runner.seen == ["p"] and runner.given == 1 and steps.current() is None
 
 
-def test_a_batch_in_another_order_than_its_runner_lists_is_no_batch_to_route(tmp_path):
-    class Own(Runner):
-        pass
-
-    steps.follow(Own, lambda runner: requests_into(tmp_path))
+def test_a_batch_in_another_order_than_its_runner_lists_is_no_batch_to_route(runner_class):
     with pytest.raises(RuntimeError, match="begins its rows at"):
-        Own([0, TOKENS, TOKENS + 1]).execute_model(scheduled())
+        runner_class([0, TOKENS, TOKENS + 1]).execute_model(scheduled())
     assert steps.current() is None
 
 
-def engine(**overrides):
+def engine(prefix=False, cache_dtype="auto", ranks=1, family="llama", **overrides):
     known = {
-        "cache_config": SimpleNamespace(enable_prefix_caching=False, cache_dtype="auto"),
+        "cache_config": SimpleNamespace(enable_prefix_caching=prefix, cache_dtype=cache_dtype),
         "kv_transfer_config": None,
-        "parallel_config": SimpleNamespace(world_size=1),
+        "parallel_config": SimpleNamespace(world_size=ranks),
         "speculative_config": None,
         "lora_config": None,
         "use_v2_model_runner": False,
-        "model_config": SimpleNamespace(dtype=torch.float32, hf_config=SimpleNamespace(model_type="llama")),
+        "model_config": SimpleNamespace(dtype=torch.float32, hf_config=SimpleNamespace(model_type=family)),
     }
     return SimpleNamespace(**known | overrides)
 
 
 REFUSED = {
-    "prefix": (
-        {"cache_config": SimpleNamespace(enable_prefix_caching=True, cache_dtype="auto")},
-        "--no-enable-prefix-caching",
-    ),
-    "fp8": ({"cache_config": SimpleNamespace(enable_prefix_caching=False, cache_dtype="fp8")}, "of fp8"),
+    "prefix": ({"prefix": True}, "--no-enable-prefix-caching"),
+    "fp8": ({"cache_dtype": "fp8"}, "of fp8"),
     "connector": ({"kv_transfer_config": object()}, "KV connector"),
-    "ranks": ({"parallel_config": SimpleNamespace(world_size=2)}, "2 ranks"),
+    "ranks": ({"ranks": 2}, "2 ranks"),
     "speculation": ({"speculative_config": object()}, "speculative decoding"),
     "lora": ({"lora_config": object()}, "LoRA"),
     "runner": ({"use_v2_model_runner": True}, "VLLM_USE_V2_MODEL_RUNNER=0"),
-    "family": (
-        {"model_config": SimpleNamespace(dtype=None, hf_config=SimpleNamespace(model_type="deepseek_v3"))},
-        "latent attention",
-    ),
+    "family": ({"family": "deepseek_v3"}, "latent attention"),
 }
 
 

@@ -9,7 +9,6 @@ import torch
 
 from routesparse.engine import route
 from routesparse.engine.errors import PromptError, UnsupportedModelError
-from routesparse.engine.runtime import transformers as hf
 from tests.engine import tiny_shape
 
 LAYERS, HEADS = 2, 4
@@ -42,7 +41,7 @@ def segments(trace):
 
 
 def restored(model):
-    return model.config._attn_implementation == "sdpa" and hf.router_of(model) is None
+    return model.config._attn_implementation == "sdpa" and tiny_shape.router_of(model) is None
 
 
 def in_thread(work):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from routesparse.engine.calibrate.prompt_measure import PromptMeasure, UnitTruth
+from routesparse.engine.calibrate.fit import PromptMeasure, UnitTruth
 from routesparse.engine.calibration.drift import KINDS
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import InputError
@@ -137,7 +137,7 @@ def flattened(units: pd.DataFrame, column: str) -> np.ndarray:
 
 
 def measures(units: pd.DataFrame, windows: pd.DataFrame) -> list[PromptMeasure]:
-    """The windows as ``calibrate.measure.measure_window`` would give them, in order of number."""
+    """The windows as ``calibrate.measure.MeasureWindow`` would give them, in order of number."""
     return [_measure(windows.loc[number], rows) for number, rows in units.groupby("number", sort=True)]
 
 
