@@ -11,13 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
+
+from routesparse.engine.store import ranges
+from routesparse.engine.store.rules import one_of, text
 
 Level = Literal["broken", "differs", "within", "exact"]
 LEVELS: tuple[Level, ...] = get_args(Level)  # of a verdict, the worst first
 PASSED: tuple[Level, ...] = ("within", "exact")  # finite, and within what was asked
 SCOPES = ("pass", "layer", "head")
 MOST_TOKEN_TEXT = 64  # characters that are kept of a named token
+Verdict = Annotated[str, one_of(LEVELS)]
+OfRows = Annotated[str, one_of(SCOPES)]
+TokenText = Annotated[str, text(MOST_TOKEN_TEXT, lines=True)]
 
 
 def level_of(
@@ -41,37 +47,41 @@ def worst_of(levels: Iterable[Level]) -> Level:
 class CertificateRow:
     """One certified prefill (table certificate): what was certified, on what, and the verdict."""
 
-    run_id: str  # of this certificate; unique among runs and certificates
-    created_at: str  # ISO 8601, UTC
-    function: str  # the attention function, as transformers calls it
-    plan: str | None  # what the plan is called: a rule, the name of a mask's file; None: no plan was given
-    model: str
-    model_revision: str
-    tokenizer_hash: str
-    prompt_name: str  # a label only, never a path
-    prompt_sha256: str
-    batch: int
-    tokens: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    device: str
-    dtype: str
-    versions_json: str
-    git_commit: str | None
-    seed: int
-    config_json: str  # the options of certify, and the router's settings where our router was certified
-    sampled_rows: int  # of each head
-    confidence: float  # of each claim for itself
-    mass_level: float  # rows whose retained mass is below it are counted
-    tolerance: float | None  # relative output error that a row may have; None: rounding only
-    most_beyond: float  # share of rows that may exceed the tolerance
-    dense_layers: int  # layers for which the plan says nothing: they count as reading everything
-    verdict: str  # one of LEVELS
-    sentence: str
-    findings_json: str  # what stands beside the verdict, a list of sentences
-    owner: str | None = None  # as RunRow.owner
+    run_id: ranges.RunId  # of this certificate; unique among runs and certificates
+    created_at: ranges.Time  # ISO 8601, UTC
+    function: ranges.Name  # the attention function, as transformers calls it
+    # What the plan is called: a rule, the name of a mask's file; None: no plan was given.
+    plan: ranges.Name | None
+    model: ranges.Name
+    model_revision: ranges.Name
+    tokenizer_hash: ranges.Name
+    prompt_name: ranges.Name  # a label only, never a path
+    prompt_sha256: ranges.Name
+    batch: ranges.Few
+    tokens: ranges.Tokens
+    layers: ranges.Dimension
+    heads: ranges.Dimension
+    kv_heads: ranges.Dimension
+    head_dim: ranges.Few
+    device: ranges.Name
+    dtype: ranges.Dtype
+    versions_json: ranges.Json
+    git_commit: ranges.Name | None
+    seed: ranges.Seed
+    # The options of certify, and the router's settings where our router was certified.
+    config_json: ranges.Json
+    sampled_rows: ranges.Drawn  # of each head
+    confidence: ranges.Fraction  # of each claim for itself
+    mass_level: ranges.Fraction  # rows whose retained mass is below it are counted
+    tolerance: ranges.Tolerance | None  # relative output error that a row may have; None: rounding only
+    most_beyond: ranges.Fraction  # share of rows that may exceed the tolerance
+    dense_layers: ranges.Steps  # layers for which the plan says nothing: they count as reading everything
+    verdict: Verdict  # one of LEVELS
+    sentence: ranges.Reason
+    findings_json: Annotated[
+        str, text(1 << 14, lines=True)
+    ]  # what stands beside the verdict, a list of sentences
+    owner: ranges.Name | None = None  # as RunRow.owner
 
     @property
     def subject(self) -> str:
@@ -87,30 +97,31 @@ class ClaimRow:
     itself; the others are what was seen. Table claim.
     """
 
-    run_id: str
-    scope: str  # one of SCOPES
-    batch_index: int | None  # of a head
-    layer: int | None  # of a head or a layer
-    head: int | None  # of a head
-    worst_position: int | None  # of a head: the token, among those drawn, whose output is farthest off
-    rows: int
-    mean_error: float  # of min(||o - o~|| / ||o||, 1)
-    mean_error_bound: float  # at most
-    largest_error: float  # infinite where the output is
-    share_within: float  # at least this share of rows has at most the largest error seen
-    nonfinite_rows: int  # with NaN or Inf
-    beyond_rounding: int  # rows
-    beyond_rounding_bound: float  # at most this share of rows
-    beyond_tolerance: int | None
-    beyond_tolerance_bound: float | None
-    mass: float | None = None  # this and the next: of a plan; None without one
-    mass_bound: float | None = None  # at least
-    low_rows: int | None = None  # with a mass below mass_level
-    low_rows_bound: float | None = None  # at most this share of rows
-    hit_rate: float | None = None  # share of rows whose largest key the plan reads
-    hit_rate_bound: float | None = None  # at least
-    plan_error: float | None = None  # mean relative output error of the plan in float32
-    disagreement: float | None = None  # largest distance between the function's output and the plan's
+    run_id: ranges.RunId
+    scope: OfRows  # one of SCOPES
+    batch_index: ranges.Place | None  # of a head
+    layer: ranges.Layer | None  # of a head or a layer
+    head: ranges.Head | None  # of a head
+    # Of a head: the token, among those drawn, whose output is farthest off.
+    worst_position: ranges.Token | None
+    rows: ranges.AllRows
+    mean_error: ranges.Mass  # of min(||o - o~|| / ||o||, 1)
+    mean_error_bound: ranges.Mass  # at most
+    largest_error: ranges.Error  # infinite where the output is
+    share_within: ranges.Mass  # at least this share of rows has at most the largest error seen
+    nonfinite_rows: ranges.Rows  # with NaN or Inf
+    beyond_rounding: ranges.Rows  # rows
+    beyond_rounding_bound: ranges.Mass  # at most this share of rows
+    beyond_tolerance: ranges.Rows | None
+    beyond_tolerance_bound: ranges.Mass | None
+    mass: ranges.Mass | None = None  # this and the next: of a plan; None without one
+    mass_bound: ranges.Mass | None = None  # at least
+    low_rows: ranges.Rows | None = None  # with a mass below mass_level
+    low_rows_bound: ranges.Mass | None = None  # at most this share of rows
+    hit_rate: ranges.Mass | None = None  # share of rows whose largest key the plan reads
+    hit_rate_bound: ranges.Mass | None = None  # at least
+    plan_error: ranges.Error | None = None  # mean relative output error of the plan in float32
+    disagreement: ranges.Error | None = None  # largest distance between the function's output and the plan's
 
 
 @dataclass(frozen=True)
@@ -120,21 +131,24 @@ class NamedRow:
     Figures are of these ``rows`` alone: a measurement, no bound for others.
     """
 
-    run_id: str
-    label: str  # how the rows were named: "16000:16384", "last:64"; never a word of the prompt
-    batch_index: int
-    position: int  # the token
-    text: str | None  # what it reads; None where the prompt's text is not kept
-    rows: int  # heads of all layers
-    mean_error: float  # of min(||o - o~|| / ||o||, 1)
-    largest_error: float  # infinite where the output is
-    worst_layer: int  # this and the next: where the largest error is
-    worst_head: int
-    nonfinite_rows: int
-    beyond_rounding: int
-    beyond_tolerance: int | None
-    mass: float | None  # mean retained mass, and the next: of a plan; None without one
-    hit_rate: float | None  # share of rows whose largest key the plan reads
+    run_id: ranges.RunId
+    label: Annotated[
+        str, text(32, r"^([0-9]+|last):[0-9]+$")
+    ]  # how the rows were named: "16000:16384", "last:64"; never a word of the prompt
+    batch_index: ranges.Place
+    position: ranges.Token  # the token
+    # What it reads; None where the prompt's text is not kept.
+    text: TokenText | None
+    rows: ranges.AllRows  # heads of all layers
+    mean_error: ranges.Mass  # of min(||o - o~|| / ||o||, 1)
+    largest_error: ranges.Error  # infinite where the output is
+    worst_layer: ranges.Layer  # this and the next: where the largest error is
+    worst_head: ranges.Head
+    nonfinite_rows: ranges.Rows
+    beyond_rounding: ranges.Rows
+    beyond_tolerance: ranges.Rows | None
+    mass: ranges.Mass | None  # mean retained mass, and the next: of a plan; None without one
+    hit_rate: ranges.Mass | None  # share of rows whose largest key the plan reads
 
 
 @dataclass(frozen=True)

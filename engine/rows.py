@@ -1,5 +1,6 @@
 """The records that leave the engine: plain frozen dataclasses, one per table of a run bundle.
 
+An annotation says what a column may hold (``store/ranges.py``).
 No torch here: the web process and replays read them. ``None`` means "not measured", never 0. Every record is
 keyed by (layer, global head); nothing in it depends on which device or rank produced it.
 """
@@ -8,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal
+
+from routesparse.engine.store import ranges
 
 Pattern = str  # the name of a family (engine/method/families), or "dense"; a bundle may hold one that is unknown here
 FallbackKind = Literal["expand", "dense"]
@@ -58,72 +61,77 @@ def is_layer_uncertified(lower_mass: float | None, tau_layer: float | None, spar
 class RunRow:
     """One analysed prompt (table run): what was asked, on what, and the totals."""
 
-    run_id: str
-    created_at: str  # ISO 8601, UTC
-    model: str
-    model_revision: str  # hash of the weights' header and config
-    tokenizer_hash: str
-    calibration: str | None
-    profile: str
-    policy: str
-    tau: float  # what the certificate of a single head must reach; under the policy "priced" that is tau_head
-    gate_threshold: float | None  # lambda; None under the policy "priced", where every unit has its own
-    confidence: float  # q
-    budget: str | None  # T_l as given: "0.25" of dense or "800us"
-    probe_mode: str
-    seed: int
-    config_json: str
-    prompt_name: str  # a label only, never a path
-    prompt_sha256: str
-    domain: str | None
-    batch: int
-    tokens: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    segments: int
-    block_q: int
-    block_k: int
-    device: str
-    dtype: str
-    versions_json: str
-    git_commit: str | None
+    run_id: ranges.RunId
+    created_at: ranges.Time  # ISO 8601, UTC
+    model: ranges.Name
+    model_revision: ranges.Name  # hash of the weights' header and config
+    tokenizer_hash: ranges.Name
+    calibration: ranges.Name | None
+    profile: ranges.Name
+    policy: ranges.Policy
+    tau: ranges.Mass  # of a single head's certificate; under the policy "priced" that is tau_head
+    gate_threshold: ranges.Mass | None  # lambda; None under the policy "priced", where every unit has its own
+    confidence: ranges.Fraction  # q
+    budget: ranges.Limit | None  # T_l as given: "0.25" of dense or "800us"
+    probe_mode: ranges.ProbeMode
+    seed: ranges.Seed
+    config_json: ranges.Json
+    prompt_name: ranges.Name  # a label only, never a path
+    prompt_sha256: ranges.Name
+    domain: ranges.Name | None
+    batch: ranges.Few
+    tokens: ranges.Tokens
+    layers: ranges.Dimension
+    heads: ranges.Dimension
+    kv_heads: ranges.Dimension
+    head_dim: ranges.Few
+    segments: ranges.Cells
+    block_q: ranges.Cells
+    block_k: ranges.Cells
+    device: ranges.Name
+    dtype: ranges.Dtype
+    versions_json: ranges.Json
+    git_commit: ranges.Name | None
     routed: bool  # False: the prompt is below break-even, dense ran untouched
-    probe_ms: float
-    index_ms: float
-    route_ms: float
-    kernel_ms: float
-    total_ms: float  # whole prefill, first token's logits included
-    dense_ms: float | None  # the same prefill with dense attention, if it was measured
-    density: float | None  # kept share of the causal area, mean over units, tail included
-    units: int  # routed (batch, layer, head, segment) units
-    sparse_units: int
-    expanded_units: int
-    dense_fallback_units: int
-    dense_router_units: int
-    over_budget_layers: int
-    audit_depth: str
-    audit_rows: int  # rows per unit
-    coverage: float | None  # share of selected sparse units whose audited mass >= their certified one
-    mean_error: float | None  # mean relative output error over audited units
-    max_error: float | None
-    top1_agreement: (
-        float | None
-    )  # of the next token with dense attention's; only where a dense prefill ran too
-    calibration_mismatch: str | None = None  # what differed from the stamp of a calibration used by force
-    delta: float | None = None  # delta_q of the conformal claim; None: no calibration, or infinite
-    drift_distance: float | None = None  # of the prompt's descriptors from the calibration's, drift.py
-    drift_p: float | None = None  # conformal p-value of that distance
+    probe_ms: ranges.Amount
+    index_ms: ranges.Amount
+    route_ms: ranges.Amount
+    kernel_ms: ranges.Amount
+    total_ms: ranges.Amount  # whole prefill, first token's logits included
+    dense_ms: ranges.Amount | None  # the same prefill with dense attention, if it was measured
+    density: ranges.Mass | None  # kept share of the causal area, mean over units, tail included
+    units: ranges.Place  # routed (batch, layer, head, segment) units
+    sparse_units: ranges.Place
+    expanded_units: ranges.Place
+    dense_fallback_units: ranges.Place
+    dense_router_units: ranges.Place
+    over_budget_layers: ranges.Steps
+    audit_depth: ranges.AuditDepth
+    audit_rows: ranges.Token  # rows per unit
+    coverage: ranges.Mass | None  # share of selected sparse units whose audited mass >= their certified one
+    mean_error: ranges.Amount | None  # mean relative output error over audited units
+    max_error: ranges.Amount | None
+    # Of the next token with dense attention's; only where a dense prefill ran too.
+    top1_agreement: ranges.Mass | None
+    # What differed from the stamp of a calibration used by force.
+    calibration_mismatch: ranges.Reason | None = None
+    delta: ranges.Mass | None = None  # delta_q of the conformal claim; None: no calibration, or infinite
+    # Of the prompt's descriptors from the calibration's, drift.py.
+    drift_distance: ranges.Amount | None = None
+    drift_p: ranges.Mass | None = None  # conformal p-value of that distance
     drift_alarm: bool | None = None
-    unmet_units: int | None = None  # policy strict: escalations that T_l had no time for
-    logit_error: float | None = None  # ||z - z_dense|| / ||z_dense|| of the next token, as top1_agreement
-    kl_nats: float | None = None  # KL(dense || routed) of the next token, as top1_agreement
-    price: float | None = None  # policy "priced": RouterConfig.price
-    tau_layer: float | None = None  # policy "priced": what a layer's certificate must reach
-    owner: str | None = None  # a login's identity (app/shell/identity.py); None: the person at this machine
-    tuned_price: str | None = None  # the quality target that set the price, by its name; None: chosen by hand
-    sweep: str | None = None  # shared by the runs of one sweep (engine/jobs/sweep.py); None: a run of its own
+    unmet_units: ranges.Place | None = None  # policy strict: escalations that T_l had no time for
+    # ||z - z_dense|| / ||z_dense|| of the next token, as top1_agreement.
+    logit_error: ranges.Amount | None = None
+    kl_nats: ranges.Amount | None = None  # KL(dense || routed) of the next token, as top1_agreement
+    price: ranges.Price | None = None  # policy "priced": RouterConfig.price
+    tau_layer: ranges.Mass | None = None  # policy "priced": what a layer's certificate must reach
+    # A login's identity (app/shell/identity.py); None: the person at this machine.
+    owner: ranges.Name | None = None
+    # The quality target that set the price, by its name; None: chosen by hand.
+    tuned_price: ranges.Name | None = None
+    # Shared by the runs of one sweep (engine/jobs/sweep.py); None: a run of its own.
+    sweep: ranges.Sweep | None = None
 
     @property
     def speedup(self) -> float | None:
@@ -140,60 +148,60 @@ class RunRow:
 class LayerRow:
     """Planned against measured time of one layer's attention (table layer_run)."""
 
-    run_id: str
-    layer: int
-    limit_us: float | None  # T_l
-    planned_us: float  # probe + kernels as predicted by the profile
-    dense_us: float  # dense attention as predicted by the profile
-    probe_us: float
-    index_us: float
-    route_us: float
-    kernel_us: float  # measured
-    density: float
+    run_id: ranges.RunId
+    layer: ranges.Layer
+    limit_us: ranges.Amount | None  # T_l
+    planned_us: ranges.Amount  # probe + kernels as predicted by the profile
+    dense_us: ranges.Amount  # dense attention as predicted by the profile
+    probe_us: ranges.Amount
+    index_us: ranges.Amount
+    route_us: ranges.Amount
+    kernel_us: ranges.Amount  # measured
+    density: ranges.Mass
     over_budget: bool
-    forward_error: float | None = None  # relative error against the dense forward's output, full audit only
+    # Relative error against the dense forward's output, full audit only.
+    forward_error: ranges.Amount | None = None
     # Policy "priced": what the layer's certificate says of its mean retained mass over heads, at 95 % (q) for each of
     # its segments and prompts; the least of them. None where it was not certified, and where nothing ran sparse.
-    lower_mass: float | None = None
+    lower_mass: ranges.Bound | None = None
     # Policy "priced": levels that the layer climbed for its certificate, the most in a segment that did not end dense.
-    raised: int | None = None
+    raised: ranges.Steps | None = None
 
 
 @dataclass(frozen=True)
 class HeadChoiceRow:
     """The decision for one routing unit (table head_choice)."""
 
-    run_id: str
-    batch_index: int
-    layer: int
-    head: int
-    segment: int
-    first_token: int
-    tokens: int
-    body_tokens: int
-    candidate: int
-    pattern: str
-    budget: str
-    density: float  # kept share of the causal area of the body, before the tail override
-    mass: float  # m-hat: mean over the routing rows
-    recent_mass: float
-    gate_statistic: float  # g = min(mass, recent_mass)
-    lower_mass: float | None  # in-prompt certificate of the body mean; None for dense units
-    conformal_lower_mass: float | None  # g - delta_q; None without a calibration that knows the family
-    row_lower_mass: float | None  # row statement; None for dense units
-    disagreement: float  # u
-    entropy: float  # nats, mean over the probe rows
-    local_band: float  # mass within the local band
-    agreement: float  # 1 - total variation between recent and body rows' block distributions
-    risk: float
-    kernel_us: float  # predicted
-    tests: int  # certificates tested, at most s
-    fallback: str | None  # None | "expand" | "dense"
-    reason: str
-    unmet: bool | None = (
-        None  # policy strict: T_l had no time for the escalation that the certificate asked for
-    )
-    gate_threshold: float | None = None  # lambda of this unit
+    run_id: ranges.RunId
+    batch_index: ranges.Place
+    layer: ranges.Layer
+    head: ranges.Head
+    segment: ranges.Place
+    first_token: ranges.Token
+    tokens: ranges.Tokens
+    body_tokens: ranges.Token
+    candidate: ranges.Candidate
+    pattern: ranges.PatternName
+    budget: ranges.Budget
+    density: ranges.Mass  # kept share of the causal area of the body, before the tail override
+    mass: ranges.Mass  # m-hat: mean over the routing rows
+    recent_mass: ranges.Mass
+    gate_statistic: ranges.Mass  # g = min(mass, recent_mass)
+    lower_mass: ranges.Bound | None  # in-prompt certificate of the body mean; None for dense units
+    conformal_lower_mass: ranges.Bound | None  # g - delta_q; None without a calibration that knows the family
+    row_lower_mass: ranges.Bound | None  # row statement; None for dense units
+    disagreement: ranges.Amount  # u
+    entropy: ranges.Amount  # nats, mean over the probe rows
+    local_band: ranges.Mass  # mass within the local band
+    agreement: ranges.Mass  # 1 - total variation between recent and body rows' block distributions
+    risk: ranges.Difference
+    kernel_us: ranges.Amount  # predicted
+    tests: ranges.Steps  # certificates tested, at most s
+    fallback: ranges.Step | None  # None | "expand" | "dense"
+    reason: ranges.Reason
+    # Policy strict: T_l had no time for the escalation that the certificate asked for.
+    unmet: bool | None = None
+    gate_threshold: ranges.Mass | None = None  # lambda of this unit
 
     @property
     def outcome(self) -> Outcome:
@@ -205,86 +213,87 @@ class HeadChoiceRow:
 class CandidateScoreRow:
     """One candidate of one unit (table candidate_score): why it was or was not chosen."""
 
-    run_id: str
-    batch_index: int
-    layer: int
-    head: int
-    segment: int
-    candidate: int
-    pattern: str
-    budget: str
-    density: float
-    mass: float
-    recent_mass: float
-    disagreement: float
-    predicted_error: float | None
-    risk: float
-    kernel_us: float
+    run_id: ranges.RunId
+    batch_index: ranges.Place
+    layer: ranges.Layer
+    head: ranges.Head
+    segment: ranges.Place
+    candidate: ranges.Candidate
+    pattern: ranges.PatternName
+    budget: ranges.Budget
+    density: ranges.Mass
+    mass: ranges.Mass
+    recent_mass: ranges.Mass
+    disagreement: ranges.Amount
+    predicted_error: ranges.Amount | None
+    risk: ranges.Difference
+    kernel_us: ranges.Amount
     admissible: bool  # g >= lambda
     chosen: bool
-    reason: str
+    reason: ranges.Reason
 
 
 @dataclass(frozen=True)
 class FallbackEventRow:
     """One failed certificate and what followed (table fallback_event)."""
 
-    run_id: str
-    batch_index: int
-    layer: int
-    head: int
-    segment: int
-    test: int  # 1, 2, ... s
-    from_candidate: int
-    lower_mass: float
-    tau: float
-    kind: str  # "expand" | "dense"
-    to_candidate: int
-    paid_us: float  # predicted kernel time added by the step
-    scope: str | None = None  # whose certificate failed: "head" or "layer" (with its bound and tau)
+    run_id: ranges.RunId
+    batch_index: ranges.Place
+    layer: ranges.Layer
+    head: ranges.Head
+    segment: ranges.Place
+    test: ranges.Dimension  # 1, 2, ... s
+    from_candidate: ranges.Candidate
+    lower_mass: ranges.Bound
+    tau: ranges.Mass
+    kind: ranges.Step  # "expand" | "dense"
+    to_candidate: ranges.Candidate
+    paid_us: ranges.Difference  # predicted kernel time added by the step
+    scope: ranges.Scope | None = None  # whose certificate failed: "head" or "layer" (with its bound and tau)
 
 
 @dataclass(frozen=True)
 class AuditRow:
     """Dense-audited truth of one unit (table audit), over random body rows no other step has read."""
 
-    run_id: str
-    batch_index: int
-    layer: int
-    head: int
-    segment: int
-    rows: int
-    mass: float  # mean retained mass
-    min_mass: float
-    lower_mass: float | None
+    run_id: ranges.RunId
+    batch_index: ranges.Place
+    layer: ranges.Layer
+    head: ranges.Head
+    segment: ranges.Place
+    rows: ranges.Tokens
+    mass: ranges.Mass  # mean retained mass
+    min_mass: ranges.Mass
+    lower_mass: ranges.Bound | None
     covered: bool | None  # mass >= lower_mass; None for dense units
-    mean_error: float  # ||o - o~|| / ||o||, Frobenius over the audited rows
-    max_error: float  # worst row
-    bound_paper: float  # largest 2 (1 - m) V_max over rows, relative to ||o||
-    bound_tight: float  # largest (1 - m)(||o~|| + V_max) over rows, relative to ||o||
-    violations: int  # rows whose error exceeds a bound: must be 0
-    row_covered: float | None = None  # share of the audited rows with mass >= row_lower_mass
-    forward_error: float | None = None  # relative error against the dense forward's output, full audit only
+    mean_error: ranges.Amount  # ||o - o~|| / ||o||, Frobenius over the audited rows
+    max_error: ranges.Amount  # worst row
+    bound_paper: ranges.Amount  # largest 2 (1 - m) V_max over rows, relative to ||o||
+    bound_tight: ranges.Amount  # largest (1 - m)(||o~|| + V_max) over rows, relative to ||o||
+    violations: ranges.Place  # rows whose error exceeds a bound: must be 0
+    row_covered: ranges.Mass | None = None  # share of the audited rows with mass >= row_lower_mass
+    # Relative error against the dense forward's output, full audit only.
+    forward_error: ranges.Amount | None = None
     # Largest ||o_run - o~|| over the audited rows, o_run what the kernel wrote and o~ what the audit rebuilt (the dense
     # output where execution made a row dense), relative to the mean norm of the values that the row read.
-    executed_error: float | None = None
+    executed_error: ranges.ExecutedError | None = None
 
 
 @dataclass(frozen=True)
 class WorstRow:
     """One of the audited rows of a unit whose output is farthest off (table worst_row), and what it did not read."""
 
-    run_id: str
-    batch_index: int
-    layer: int
-    head: int
-    segment: int
-    rank: int  # among the unit's audited rows by error, 0 the worst
-    position: int  # key-axis position of the row: its token
-    mass: float  # retained mass
-    error: float  # ||o - o~|| / ||o||
-    lost_blocks: bytes  # int32 little endian: the KV blocks that it lost most mass on, most first
-    lost_mass: bytes  # float32 little endian: the share of the row's attention lost on each
+    run_id: ranges.RunId
+    batch_index: ranges.Place
+    layer: ranges.Layer
+    head: ranges.Head
+    segment: ranges.Place
+    rank: ranges.Token  # among the unit's audited rows by error, 0 the worst
+    position: ranges.Token  # key-axis position of the row: its token
+    mass: ranges.Mass  # retained mass
+    error: ranges.Amount  # ||o - o~|| / ||o||
+    lost_blocks: ranges.Blob4  # int32 little endian: the KV blocks that it lost most mass on, most first
+    lost_mass: ranges.Blob4  # float32 little endian: the share of the row's attention lost on each
 
 
 @dataclass(frozen=True)
@@ -294,78 +303,78 @@ class BlockReadsRow:
     Means over the unit's audited rows; a cell is ``pool`` KV blocks.
     """
 
-    run_id: str
-    batch_index: int
-    layer: int
-    head: int
-    segment: int
-    cells: int
-    pool: int
-    reads: (
-        bytes  # uint8 [cells]: 255 times the share of pairs (later body row, key) that the chosen plan reads
-    )
-    mass: bytes  # float16 little endian [cells]: attention on the cell, before anything is left out
-    lost: bytes  # float16 little endian [cells]: the part of it that the chosen plan does not read
+    run_id: ranges.RunId
+    batch_index: ranges.Place
+    layer: ranges.Layer
+    head: ranges.Head
+    segment: ranges.Place
+    cells: ranges.Cells
+    pool: ranges.Tokens
+    # Uint8 [cells]: 255 times the share of pairs (later body row, key) that the chosen plan reads.
+    reads: ranges.Blob1
+    mass: ranges.Blob2  # float16 little endian [cells]: attention on the cell, before anything is left out
+    lost: ranges.Blob2  # float16 little endian [cells]: the part of it that the chosen plan does not read
 
 
 @dataclass(frozen=True)
 class ProbeRow:
     """The probe heatmap of one unit (table probe): block mass, float16, max-pooled along keys if large."""
 
-    run_id: str
-    batch_index: int
-    layer: int
-    head: int
-    segment: int
-    rows: int
-    columns: int
-    pool: int  # key blocks per heatmap column
-    scale: float  # multiply the stored values by this
-    positions: bytes  # int32 little endian [rows], absolute key-axis positions, sorted
-    kinds: bytes  # uint8 [rows]: 0 recent, 1 routing, 2 certificate, 3 boundary
-    mass: bytes  # float16 little endian [rows, columns]
-    masks: bytes | None = (
-        None  # uint8 [.., rows, mask_columns]: what each budget reads, packed as in engine/probe_masks.py
-    )
-    mask_columns: int | None = None
-    mask_pool: int | None = None  # KV blocks per column of the masks
+    run_id: ranges.RunId
+    batch_index: ranges.Place
+    layer: ranges.Layer
+    head: ranges.Head
+    segment: ranges.Place
+    rows: ranges.Few
+    columns: ranges.Cells
+    pool: ranges.Tokens  # key blocks per heatmap column
+    scale: ranges.Scale  # multiply the stored values by this
+    positions: ranges.Blob4  # int32 little endian [rows], absolute key-axis positions, sorted
+    kinds: ranges.Blob1  # uint8 [rows]: 0 recent, 1 routing, 2 certificate, 3 boundary
+    mass: ranges.Blob2  # float16 little endian [rows, columns]
+    # Uint8 [.., rows, mask_columns]: what each budget reads, packed as in engine/probe_masks.py.
+    masks: ranges.Blob1 | None = None
+    mask_columns: ranges.Cells | None = None
+    mask_pool: ranges.Tokens | None = None  # KV blocks per column of the masks
 
 
 @dataclass(frozen=True)
 class PromptRow:
     """The prompt, kept only where the user wants it (table prompt): text and where each block begins."""
 
-    run_id: str
-    text: str
-    block_starts: bytes  # int32 little endian [n_blocks + 1], character offsets of the KV blocks
-    token_starts: bytes | None = None  # int32 little endian [tokens + 1], character offsets of the tokens
+    run_id: ranges.RunId
+    text: ranges.Prompt
+    block_starts: ranges.Blob4  # int32 little endian [n_blocks + 1], character offsets of the KV blocks
+    # Int32 little endian [tokens + 1], character offsets of the tokens.
+    token_starts: ranges.Blob4 | None = None
 
 
 @dataclass(frozen=True)
 class AnswerRow:
     """A token that may come next (table answer): each side's five most probable, with their odds on both sides."""
 
-    run_id: str
-    batch_index: int
-    token_id: int
-    text: str | None  # None where the prompt's text is not kept
-    dense: float  # probability by dense attention
-    routed: float  # probability by the routed prefill
-    dense_rank: int  # 1: the most probable
-    routed_rank: int
+    run_id: ranges.RunId
+    batch_index: ranges.Place
+    token_id: ranges.Token
+    text: ranges.Name | None  # None where the prompt's text is not kept
+    dense: ranges.Mass  # probability by dense attention
+    routed: ranges.Mass  # probability by the routed prefill
+    dense_rank: ranges.Tokens  # 1: the most probable
+    routed_rank: ranges.Tokens
 
 
 @dataclass(frozen=True)
 class ContinuationRow:
     """How a prompt goes on, decoded greedily from the cache of either prefill (table continuation)."""
 
-    run_id: str
-    batch_index: int
-    tokens: int  # of the longer side
-    same_tokens: int  # leading ones that are the same
-    same_text: str | None  # of the tokens that are the same; None, like the next two, where no text is kept
-    dense_text: str | None
-    routed_text: str | None
+    run_id: ranges.RunId
+    batch_index: ranges.Place
+    tokens: ranges.Few  # of the longer side
+    same_tokens: ranges.Same  # leading ones that are the same
+    # Of the tokens that are the same; None, like the next two, where no text is kept.
+    same_text: ranges.Passage | None
+    dense_text: ranges.Passage | None
+    routed_text: ranges.Passage | None
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,8 @@ from routesparse.engine.export.report_html import (
 )
 from routesparse.engine.export.run_figures import figures
 from routesparse.engine.rows import LayerRow, RunRecord, RunRow
-from routesparse.engine.store import bundle, tables
+from routesparse.engine.store import bundle
 from routesparse.engine.verdict import SIGNS, WORDS, of_record
-
-_TABLES = ("layer_run", "head_choice", "fallback_event", "audit", "worst_row", "answer", "continuation")
 
 
 def of_bundle(folder: Path, *, words: bool) -> str:
@@ -36,10 +34,10 @@ def of_bundle(folder: Path, *, words: bool) -> str:
     data = bundle.read_tables(folder)
     if "certificate" in data:
         return report_certificate.page(bundle.read_certificate(folder), words=words)
-    rows = {name: tables.from_arrow(name, data[name]) for name in (*_TABLES, "run", "prompt") if name in data}
-    fields: dict[str, Any] = {tables.TABLES[name][1]: tuple(rows.get(name, ())) for name in _TABLES}
-    prompt = rows.get("prompt") or [None]
-    return page(RunRecord(run=rows["run"][0], prompt=prompt[0], **fields), words=words)
+    # Of a large run these take most of its memory, and nothing of them is on the page.
+    for name in ("candidate_score", "probe", "block_reads"):
+        data.pop(name, None)
+    return page(bundle.record_of(data), words=words)
 
 
 def page(record: RunRecord, *, words: bool) -> str:

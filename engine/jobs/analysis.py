@@ -8,11 +8,11 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from routesparse.engine import paths
+from routesparse.engine.bulk.asked import Analyst, Asked
 from routesparse.engine.calibration import tuned
-from routesparse.engine.calibration.artifact import load_calibration
 from routesparse.engine.calibration.folders import own_folder
 from routesparse.engine.errors import CalibrationError, ConfigError, is_out_of_memory
 from routesparse.engine.jobs.documents import unpack
@@ -22,10 +22,14 @@ from routesparse.engine.prompts.text import PromptText
 from routesparse.engine.rows import RunRecord
 
 if TYPE_CHECKING:
+    from routesparse.engine.calibration.artifact import Calibration
     from routesparse.engine.decide.ahead import Compiled
     from routesparse.engine.device.graphs import Graphs
+    from routesparse.engine.method.latency import LatencyProfile
     from routesparse.engine.models.load import LoadedModel
     from routesparse.engine.models.rope import RopeScaling
+
+    Artifact = LatencyProfile | Calibration
 
 Report = Callable[[str, int, int], None]  # stage, done, total; raises to stop the analysis
 # The seam of run_worker: (request, prompt, run id, report) -> the record of that run id.
@@ -97,30 +101,29 @@ class WarmAnalysis:
         loaded = self._warm.load(request.model, request.scaling)
         report("tokenize", 0, 1)
         tokenized = loaded.tokenize(prompt)
-        calibration, config = request.calibration, request.config(on_gpu=loaded.on_gpu)
+        calibration, config = request.calibration, request.config()
         price = None if request.quality is None else _target(request)
         if price is None and calibration is not None:
             price = tuned.find_known(calibration, request.owner)
-            calibration = calibration if price is None else None
         if price is not None:
-            config = price.applied(config, request.price, own_segment=request.segment is not None)
-            price.check(loaded.revision, config)
+            calibration, config = None, price.applied(config, request.price)
+        asked = Asked(
+            request.model,
+            config,
+            own_segment=request.segment is not None,
+            calibration=calibration,
+            tuned_price=price,
+            profile=request.profile,
+            audit=request.audit,
+            measure_dense=request.measure_dense,
+            keep_text=request.keep_text,
+            domain=request.domain,
+            rope=request.scaling,
+            owner=request.owner,
+        )
         try:
-            return self._analyze_prompt(
-                tokenized,
-                loaded,
-                config,
-                calibration=None if calibration is None else load_calibration(calibration, request.owner),
-                profile=request.profile,
-                audit=request.audit,
-                measure_dense=request.measure_dense,
-                keep_text=request.keep_text,
-                domain=request.domain,
-                run_id=run_id,
-                graphs=self._warm.graphs,
-                progress=report,
-                tuned_price=None if price is None else price.name,
-            )
+            analyse = Analyst(asked, loaded, self._analyze_prompt)
+            return analyse(tokenized, run_id=run_id, graphs=self._warm.graphs, progress=report)
         except Exception as error:
             if is_out_of_memory(error):
                 self._warm.forget()
@@ -136,17 +139,6 @@ def _target(request: RunRequest) -> tuned.TunedPrice:
     if request.price not in (None, found.price):
         raise CalibrationError(_CHANGED.format(request.quality))
     return found
-
-
-class Artifact(Protocol):
-    """A latency profile or a calibration: something with a name that saves itself in a folder."""
-
-    @property
-    def name(self) -> str:
-        """Its file is called ``<name>.json``."""
-
-    def save(self, folder: Path) -> Path:
-        """Write the file."""
 
 
 class WarmPreparation:

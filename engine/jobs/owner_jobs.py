@@ -38,7 +38,7 @@ class OwnerJobs:
     def __init__(self, home: Path | None = None, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
         """Open or create ``home/jobs.sqlite3``, or the queue of ROUTESPARSE_QUEUE. Errors: StoreError, ConfigError."""
         self.home = Path(home or paths.home())
-        self._database, self.place = open_database(self.home, busy_timeout_s)
+        self.database, self.place = open_database(self.home, busy_timeout_s)
         self.prompts = PromptFiles(self.place / "prompts")
         self.owner: str | None = None
 
@@ -50,23 +50,23 @@ class OwnerJobs:
 
     def close(self) -> None:
         """Give the file, or the connection, back."""
-        self._database.close()
+        self.database.close()
 
     @property
     def beyond_host(self) -> bool:
         """Whether workers of other hosts share the queue, and may take a job that this host's lost sight of."""
-        return self._database.beyond_host
+        return self.database.beyond_host
 
     def now(self) -> float:
         """Seconds since 1970 by the clock of every time in the queue. Errors: StoreError."""
-        return self._database.now()
+        return self.database.now()
 
     def check_place(self) -> None:
         """Whether the folder of prompts and results is this queue's, and mounted. A file's own folder always is.
 
         Errors: QueuePlaceError.
         """
-        self._database.check_place()
+        self.database.check_place()
 
     def submit(self, request: Request, content: bytes | str = b"") -> str:
         """Queue one job with its content, an analysis's prompt or a calibration's packed documents; the job's id.
@@ -99,7 +99,7 @@ class OwnerJobs:
         try:
             for job_id, _ in jobs if raw else ():
                 self.prompts.write(job_id, raw)
-            with self._database.transaction() as connection:
+            with self.database.transaction() as connection:
                 for job_id, request in jobs:
                     connection.execute(
                         "INSERT INTO job (id, kind, state, label, request_json, prompt_sha256, prompt_bytes, "
@@ -112,7 +112,7 @@ class OwnerJobs:
                             digest,
                             len(raw),
                             int(request.keeps_content),
-                            self._database.now(),
+                            self.database.now(),
                             self.owner,
                             sweep_id,
                         ),
@@ -130,7 +130,7 @@ class OwnerJobs:
     def _came_through(self, job_id: str) -> bool:
         """Whether a job that nobody confirmed is seen to be in the queue; False may only mean that it is not yet."""
         try:
-            return bool(self._database.rows("SELECT 1 FROM job WHERE id = ?", (job_id,)))
+            return bool(self.database.rows("SELECT 1 FROM job WHERE id = ?", (job_id,)))
         except StoreError:
             return False
 
@@ -162,7 +162,7 @@ class OwnerJobs:
 
     def sweeps(self, limit: int = 50) -> list[str]:
         """The ids of sweeps, the newest first. Errors: StoreError."""
-        rows = self._database.rows(
+        rows = self.database.rows(
             "SELECT sweep FROM job WHERE owner IS ? AND sweep IS NOT NULL "
             "GROUP BY sweep ORDER BY min(seq) DESC LIMIT ?",
             (self.owner, limit),
@@ -174,7 +174,7 @@ class OwnerJobs:
 
         Everybody's jobs are counted: they share the workers.
         """
-        rows = self._database.rows(
+        rows = self.database.rows(
             "SELECT (SELECT count(*) FROM job AS other WHERE other.state = 'queued' AND other.seq <= job.seq) "
             "AS place FROM job WHERE id = ? AND owner IS ? AND state = 'queued'",
             (job_id, self.owner),
@@ -197,7 +197,7 @@ class OwnerJobs:
         self._cancel(jobs)
 
     def _cancel(self, jobs: Sequence[Job]) -> None:
-        with self._database.transaction() as connection:
+        with self.database.transaction() as connection:
             for job in jobs:
                 # One statement: between two, another host could put the running job back, and neither would match.
                 connection.execute(
@@ -205,7 +205,7 @@ class OwnerJobs:
                     "finished_at = CASE state WHEN 'queued' THEN ? ELSE finished_at END, "
                     "cancel_requested = CASE state WHEN 'running' THEN 1 ELSE cancel_requested END "
                     "WHERE id = ? AND state IN ('queued', 'running')",
-                    (self._database.now(), job.id),
+                    (self.database.now(), job.id),
                 )
         for job in jobs:
             self._drop_prompt(job.id)
@@ -217,20 +217,20 @@ class OwnerJobs:
             raise InputError(f"job {job_id} is {job.state}; cancel it first")
         if job.run_id in self.unpublished():
             raise InputError(f"the run of job {job_id} is still being handed over; try again in a moment")
-        with self._database.transaction() as connection:
+        with self.database.transaction() as connection:
             connection.execute("DELETE FROM job WHERE id = ?", (job_id,))
         self.prompts.remove(job_id)
 
     def made(self, run_id: str) -> bool:
         """Whether a run comes from this owner's job. One without a job, of the command line, is the local person's."""
         job_id = run_id.rpartition("-")[0]
-        rows = self._database.rows("SELECT owner FROM job WHERE id = ?", (job_id,))
+        rows = self.database.rows("SELECT owner FROM job WHERE id = ?", (job_id,))
         return (rows[0]["owner"] if rows else None) == self.owner
 
     def workers(self) -> list[WorkerSeen]:
         """Workers that have reported, not said goodbye and not been killed, last seen first; a live one is seen
         every few seconds."""
-        rows, now = self._database.rows("SELECT * FROM worker ORDER BY seen_at DESC"), self._database.now()
+        rows, now = self.database.rows("SELECT * FROM worker ORDER BY seen_at DESC"), self.database.now()
         found = []
         for row in rows:
             lives = presence.lives(self.home, row["id"])
@@ -241,12 +241,12 @@ class OwnerJobs:
 
     def held(self) -> bool:
         """Whether a worker holds one of this owner's jobs by a valid lease. Errors: StoreError."""
-        running, clock = self.jobs(("running",)), self._database.lease_clock()
+        running, clock = self.jobs(("running",)), self.database.lease_clock()
         return any(job.lease_until is not None and lease_runs(clock, job.lease_until) for job in running)
 
     def unpublished(self) -> list[str]:
         """Runs of done jobs whose bundles may still have to be moved into the spool."""
-        rows = self._database.rows(
+        rows = self.database.rows(
             "SELECT run_id FROM job WHERE state = 'done' AND published = 0 ORDER BY seq"
         )
         return [row["run_id"] for row in rows]
@@ -259,14 +259,14 @@ class OwnerJobs:
 
     def _mine(self, condition: str, values: tuple[Any, ...]) -> list[Job]:
         """The owner's jobs; the one place where pages read jobs."""
-        rows = self._database.rows(
+        rows = self.database.rows(
             f"SELECT * FROM job WHERE owner IS ? AND {condition}", (self.owner, *values)
         )
         return [Job.from_row(row) for row in rows]
 
     def _drop_prompt(self, job_id: str) -> None:
         """Delete the prompt of anybody's job that needs it no more."""
-        rows = self._database.rows("SELECT state, keep_text FROM job WHERE id = ?", (job_id,))
+        rows = self.database.rows("SELECT state, keep_text FROM job WHERE id = ?", (job_id,))
         if rows and not needs_prompt(rows[0]["state"], bool(rows[0]["keep_text"])):
             self.prompts.remove(job_id)
 

@@ -48,20 +48,20 @@ class JobQueue(OwnerJobs):
 
     def claim(self, worker: str, lease_s: float = LEASE_S) -> Claim | None:
         """Take the oldest waiting job for lease_s seconds, or None. Two workers never get the same attempt."""
-        if not self._database.rows("SELECT 1 FROM job WHERE state = 'queued' LIMIT 1"):
+        if not self.database.rows("SELECT 1 FROM job WHERE state = 'queued' LIMIT 1"):
             return None  # an idle worker takes no write lock
         self.check_place()  # without its prompt a job would fail
-        with self._database.transaction() as connection:
+        with self.database.transaction() as connection:
             row = connection.execute(
-                f"SELECT * FROM job WHERE state = 'queued' ORDER BY seq LIMIT 1{self._database.skip_locked}"
+                f"SELECT * FROM job WHERE state = 'queued' ORDER BY seq LIMIT 1{self.database.skip_locked}"
             ).fetchone()
             if row is None:
                 return None
-            now = self._database.now()  # under the lock: jobs start in the order in which they are taken
+            now = self.database.now()  # under the lock: jobs start in the order in which they are taken
             connection.execute(
                 "UPDATE job SET state = 'running', attempt = attempt + 1, worker = ?, lease_until = ?, "
                 "started_at = ? WHERE seq = ?",
-                (worker, lease_end(self._database.lease_clock(), lease_s), now, row["seq"]),
+                (worker, lease_end(self.database.lease_clock(), lease_s), now, row["seq"]),
             )
         return Claim(
             row["id"],
@@ -81,8 +81,8 @@ class JobQueue(OwnerJobs):
         Errors: LeaseLostError, QueueBusyError.
         """
         change = "lease_until = ?, stage = ?, done = ?, total = ?"
-        with self._database.transaction() as connection:
-            now, until = self._database.now(), lease_end(self._database.lease_clock(), lease_s)
+        with self.database.transaction() as connection:
+            now, until = self.database.now(), lease_end(self.database.lease_clock(), lease_s)
             self._fenced(connection, claim, change, (until, *progress))
             row = connection.execute(
                 "SELECT worker, cancel_requested FROM job WHERE id = ?", (claim.job_id,)
@@ -107,8 +107,8 @@ class JobQueue(OwnerJobs):
 
     def release(self, claim: Claim) -> None:
         """Put the job back in its place because this worker is stopping; no loss is counted."""
-        with self._database.transaction() as connection:
-            self._fenced(connection, claim, _back_in_line(), (self._database.now(),))
+        with self.database.transaction() as connection:
+            self._fenced(connection, claim, _back_in_line(), (self.database.now(),))
         self._drop_prompt(claim.job_id)
 
     def requeue_lost(self) -> list[str]:
@@ -116,15 +116,15 @@ class JobQueue(OwnerJobs):
 
         Pages may call it too: then a lost worker shows although no other worker runs.
         """
-        held = self._database.rows("SELECT id, attempt, worker, lease_until FROM job WHERE state = 'running'")
+        held = self.database.rows("SELECT id, attempt, worker, lease_until FROM job WHERE state = 'running'")
         lost = {(row["id"], row["attempt"]) for row in self._lost(held)}
         if not lost:
             return []
-        with self._database.transaction() as connection:
-            now = self._database.now()
+        with self.database.transaction() as connection:
+            now = self.database.now()
             # Once more under the lock: somebody may have taken a job back, a late heartbeat renewed its lease.
             current = connection.execute(
-                f"SELECT * FROM job WHERE state = 'running' ORDER BY seq{self._database.skip_locked}"
+                f"SELECT * FROM job WHERE state = 'running' ORDER BY seq{self.database.skip_locked}"
             ).fetchall()
             rows = self._lost([row for row in current if (row["id"], row["attempt"]) in lost])
             for row in rows:
@@ -147,7 +147,7 @@ class JobQueue(OwnerJobs):
 
     def _lost(self, held: list[Row]) -> list[Row]:
         """Of running jobs those whose worker was lost."""
-        clock = self._database.lease_clock() if held else 0.0
+        clock = self.database.lease_clock() if held else 0.0
         return [
             row
             for row in held
@@ -156,8 +156,8 @@ class JobQueue(OwnerJobs):
 
     def seen(self, worker: str, device: presence.Device | None = None) -> None:
         """A worker reports that it is alive, and once it knows, on which device it runs its jobs."""
-        now = self._database.now()
-        with self._database.transaction() as connection:
+        now = self.database.now()
+        with self.database.transaction() as connection:
             connection.execute(
                 "INSERT INTO worker (id, started_at, seen_at, device) VALUES (?, ?, ?, ?) ON CONFLICT (id) "
                 "DO UPDATE SET seen_at = excluded.seen_at, device = COALESCE(excluded.device, worker.device)",
@@ -167,30 +167,30 @@ class JobQueue(OwnerJobs):
 
     def sweep_workers(self) -> None:
         """Remove what dead workers left: first their rows, which without a lock's file would count as alive."""
-        rows = self._database.rows("SELECT worker FROM job WHERE state = 'running'")
+        rows = self.database.rows("SELECT worker FROM job WHERE state = 'running'")
         dead = presence.dead(self.home, {row["worker"] for row in rows})
         if not dead:
             return
-        with self._database.transaction() as connection:
+        with self.database.transaction() as connection:
             for worker in dead:
                 connection.execute("DELETE FROM worker WHERE id = ?", (worker,))
         presence.forget(self.home, dead)
 
     def goodbye(self, worker: str) -> None:
         """A worker has stopped in good order."""
-        with self._database.transaction() as connection:
+        with self.database.transaction() as connection:
             connection.execute("DELETE FROM worker WHERE id = ?", (worker,))
 
     # What operations call
 
     def tally(self) -> dict[str, int]:
         """How many of everybody's jobs are in each state that occurs."""
-        rows = self._database.rows("SELECT state, count(*) AS jobs FROM job GROUP BY state")
+        rows = self.database.rows("SELECT state, count(*) AS jobs FROM job GROUP BY state")
         return {row["state"]: row["jobs"] for row in rows}
 
     def durations(self) -> list[tuple[str, float]]:
         """State and seconds of the last attempt, for everybody's jobs that ran to an end."""
-        rows = self._database.rows(
+        rows = self.database.rows(
             "SELECT state, finished_at - started_at AS seconds FROM job "
             "WHERE state IN ('done', 'failed') AND started_at IS NOT NULL"
         )
@@ -198,13 +198,13 @@ class JobQueue(OwnerJobs):
 
     def waiting_since(self) -> float | None:
         """When the oldest waiting job was submitted, seconds since 1970; None where none waits."""
-        return self._database.rows("SELECT min(created_at) AS oldest FROM job WHERE state = 'queued'")[0][
+        return self.database.rows("SELECT min(created_at) AS oldest FROM job WHERE state = 'queued'")[0][
             "oldest"
         ]
 
     def ended_before(self, limit: float) -> list[str]:
         """Everybody's jobs that ended before this time (seconds since 1970) and whose run, if any, was handed over."""
-        rows = self._database.rows(
+        rows = self.database.rows(
             "SELECT id FROM job WHERE state IN ('done', 'failed', 'cancelled') AND finished_at < ? "
             "AND (state <> 'done' OR published = 1) ORDER BY seq",
             (limit,),
@@ -213,7 +213,7 @@ class JobQueue(OwnerJobs):
 
     def forget(self, job_ids: Collection[str]) -> None:
         """Delete these ended jobs and their prompts; their runs stay."""
-        with self._database.transaction() as connection:
+        with self.database.transaction() as connection:
             for job_id in job_ids:
                 connection.execute(
                     "DELETE FROM job WHERE id = ? AND state NOT IN ('queued', 'running')", (job_id,)
@@ -225,18 +225,18 @@ class JobQueue(OwnerJobs):
 
     def mark_published(self, run_id: str) -> None:
         """The run's bundle is in the spool, or has been taken from there already."""
-        with self._database.transaction() as connection:
+        with self.database.transaction() as connection:
             connection.execute("UPDATE job SET published = 1 WHERE run_id = ?", (run_id,))
 
     def current_runs(self) -> set[str]:
         """Runs whose staged files are needed: of running attempts, and of done jobs not yet published."""
-        rows = self._database.rows("SELECT id, attempt FROM job WHERE state = 'running'")
+        rows = self.database.rows("SELECT id, attempt FROM job WHERE state = 'running'")
         return {f"{row['id']}-{row['attempt']}" for row in rows} | set(self.unpublished())
 
     def sweep_prompts(self) -> None:
         """Delete prompts that no job needs any more, such as after a crash between a job's end and its file's."""
         names = self.prompts.names()  # before the rows, so that a job submitted meanwhile isn't seen half
-        rows = self._database.rows("SELECT id, state, keep_text FROM job")
+        rows = self.database.rows("SELECT id, state, keep_text FROM job")
         needed = {row["id"] for row in rows if needs_prompt(row["state"], bool(row["keep_text"]))}
         self.prompts.sweep(names, {row["id"] for row in rows}, needed)
 
@@ -246,11 +246,11 @@ class JobQueue(OwnerJobs):
         change = ", ".join(f"{column} = ?" for column in ("state", *told))
         cleared = "worker = NULL, lease_until = NULL, finished_at = ?"
         try:
-            with self._database.transaction() as connection:
-                self._fenced(connection, claim, f"{change}, {cleared}", (*values, self._database.now()))
+            with self.database.transaction() as connection:
+                self._fenced(connection, claim, f"{change}, {cleared}", (*values, self.database.now()))
         except LeaseLostError:
             same = " AND ".join(f"{column} IS ?" for column in ("state", *told))
-            if not self._database.rows(
+            if not self.database.rows(
                 f"SELECT 1 FROM job WHERE id = ? AND attempt = ? AND {same}",
                 (claim.job_id, claim.attempt, *values),
             ):

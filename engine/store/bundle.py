@@ -7,7 +7,7 @@ readable by pandas, DuckDB and polars without RouteSparse. A bundle is written i
 folder, flushed to the disk and renamed: a reader sees all of it or nothing, also after ``kill -9``.
 
 A bundle from elsewhere may hold anything: it is read with a bound, through no link, and every value is held to
-``ranges.py`` before anything is moved or stored.
+its record's annotation before anything is moved or stored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,6 +142,11 @@ def read_bundle(path: Path) -> RunRecord:
     data = read_tables(path)
     if "run" not in data:
         raise BundleError(f"{path.name} is a certificate: no routing was recorded; pass a run's bundle")
+    return record_of(data)
+
+
+def record_of(data: Mapping[str, pa.Table]) -> RunRecord:
+    """A run's record of its verified tables; without the rows of a table that is left out."""
     rows = {name: tables.from_arrow(name, table) for name, table in data.items()}
     values: dict[str, Any] = {
         field: tuple(rows.get(name, ()))

@@ -1,4 +1,4 @@
-"""A bundle held to ``ranges.py``, value by value, and its tables to each other.
+"""A bundle held to its records' annotations, value by value, and its tables to each other.
 
 A unit is one of the run's layers and heads and comes once, a heatmap has as many bytes as its shape says, totals are
 those of the tables, a certificate's verdict is one that its claims allow.
@@ -21,9 +21,9 @@ from routesparse.engine import certificate_rows
 from routesparse.engine.config import LatencyBudget
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.schema import FieldError, Positive, Real, Text, checked, in_file
-from routesparse.engine.store.ranges import MOST_BLOCKS, MOST_MAP_CELLS, ROUNDING, SCHEMA, UNIT_COUNTS
+from routesparse.engine.store.ranges import ROUNDING
 from routesparse.engine.store.rules import Object, check_column, check_columns, json_value, whole
-from routesparse.engine.store.tables import head_table
+from routesparse.engine.store.tables import head_table, rules
 
 _KEYS = {
     "layer_run": ("layer",),
@@ -36,6 +36,9 @@ _KEYS = {
     "candidate_score": ("batch_index", "layer", "head", "segment", "candidate"),
     "fallback_event": ("batch_index", "layer", "head", "segment", "test"),
 }
+MOST_MAP_CELLS = 1 << 16  # layers x heads: the largest map that pages draw
+MOST_BLOCKS = 1 << 22  # KV blocks of a prompt, of which pages hold one number each
+_UNIT_COUNTS = ("sparse_units", "expanded_units", "dense_fallback_units", "dense_router_units", "unmet_units")
 _WITHIN = {"batch_index": "batch", "layer": "layers", "head": "heads", "segment": "segments"}
 _MOST_PROBES = 1 << 17  # the largest map twice: they are unpacked row by row
 _KINDS = 4  # of probe rows: ProbeRow.kinds
@@ -70,7 +73,7 @@ class _Settings:
 
 
 def check(tables: Mapping[str, pa.Table]) -> None:
-    """Hold a bundle's tables to SCHEMA and to each other. Errors: FieldError for the first value out of range."""
+    """Hold a bundle's tables to their annotations and to each other. Errors: FieldError for the first wrong value."""
     for name, table in tables.items():
         check_table(name, table)
     head = head_table(tables)
@@ -94,8 +97,8 @@ def check(tables: Mapping[str, pa.Table]) -> None:
 
 
 def check_table(name: str, table: pa.Table) -> None:
-    """Hold one table to SCHEMA. Errors: FieldError for the first value out of range."""
-    check_columns(name, table, SCHEMA[name])
+    """Hold one table to its record's annotations. Errors: FieldError for the first value out of range."""
+    check_columns(name, table, rules(name))
 
 
 def _run(run: dict[str, Any], tables: Mapping[str, pa.Table]) -> None:
@@ -139,7 +142,7 @@ def _totals(run: dict[str, Any], units: int) -> None:
     # A run that was not routed has no units, whatever its totals say.
     if units and run["units"] != units:
         raise FieldError("run.units", run["units"], f"{units}, the rows of head_choice")
-    for name in UNIT_COUNTS if units else ():
+    for name in _UNIT_COUNTS if units else ():
         if (run[name] or 0) > units:
             raise FieldError(f"run.{name}", run[name], f"at most the {units} units")
     if run["over_budget_layers"] > run["layers"]:

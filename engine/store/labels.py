@@ -1,4 +1,4 @@
-"""What a person may add to a run: a name, notes and tags. Plain text with bounds (``ranges.LABEL``), shown escaped.
+"""What a person may add to a run: a name, notes and tags. Plain text with bounds (``RULES``), shown escaped.
 
 They are the owner's alone, on samples too, and stay out of the run's bundle.
 """
@@ -11,9 +11,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from routesparse.engine.errors import InputError
-from routesparse.engine.store.ranges import LABEL
+from routesparse.engine.store.rules import text
 
 MOST_TAGS = 12
+# A comma would part two tags.
+RULES = {"name": text(120), "notes": text(4_000, r"^[^\x00]*$", lines=True), "tag": text(40, "^[^,]+$")}
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def label(name: str, notes: str, tags: Iterable[str]) -> Label:
 
 
 def _check(what: str, value: str) -> None:
-    rule = LABEL[what]
+    rule = RULES[what]
     try:
         held = rule.holds(pa.array([value], pa.string()))[0].as_py()
     except UnicodeEncodeError:  # half a character

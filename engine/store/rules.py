@@ -1,4 +1,4 @@
-"""The kinds of rules that a column of a bundle may have (ranges.py has one for every column), and columns held to them.
+"""The kinds of rules that a column of a bundle may have (ranges.py has them all), and columns held to them.
 
 A rule says in words what it wants, and of an Arrow column without NULL which values it lets through; whether a column
 may be NULL says the table's schema.

@@ -19,6 +19,7 @@ import pyarrow as pa
 from routesparse.engine import rows as of_run
 from routesparse.engine.certificate_rows import CertificateRecord, CertificateRow, ClaimRow, NamedRow
 from routesparse.engine.errors import BundleError
+from routesparse.engine.store.rules import FLAG, Rule
 
 # table name -> (record class, field of RunRecord that holds its rows)
 TABLES: dict[str, tuple[type, str]] = {
@@ -78,6 +79,14 @@ def arrow_schema(table: str) -> pa.Schema:
     record, _ = _ALL[table]
     hints = typing.get_type_hints(record)
     return pa.schema([_arrow_field(field.name, hints[field.name]) for field in fields(record)])
+
+
+@cache
+def rules(table: str) -> dict[str, Rule]:
+    """What each column of a table may hold, as its record's annotation says."""
+    record, _ = _ALL[table]
+    hints = typing.get_type_hints(record, include_extras=True)
+    return {field.name: _rule(hints[field.name]) for field in fields(record)}
 
 
 def head_table(names: Iterable[str]) -> str:
@@ -147,6 +156,14 @@ def from_arrow(table: str, data: pa.Table) -> list[Any]:
 
 
 def _arrow_field(name: str, hint: Any) -> pa.Field:
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    plain = [option for option in options if option is not types.NoneType]
-    return pa.field(name, _ARROW_TYPES[plain[0]], nullable=len(plain) < len(options))
+    options = typing.get_args(hint) or (hint,)
+    (plain,) = {*options} - {types.NoneType}
+    return pa.field(name, _ARROW_TYPES[plain], nullable=len(options) > 1)
+
+
+def _rule(hint: Any) -> Rule:
+    options = (hint, *typing.get_args(hint))
+    if bool in options:
+        return FLAG
+    (rule,) = next(option.__metadata__ for option in options if hasattr(option, "__metadata__"))
+    return rule

@@ -5,7 +5,6 @@ Tests of what both queues promise run on both: in a file of the home, and on a P
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import secrets
@@ -23,8 +22,8 @@ from routesparse.engine.jobs.database import QueueBusyError
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.scale.queue import PREFIX
 from tests import own_postgres
+from tests.engine.jobs import worker_process
 
-HERE = Path(__file__).resolve().parent
 PATIENCE_S = 60.0
 IN_BOTH = ("test_owners", "test_queue", "test_sweep")
 
@@ -82,7 +81,7 @@ def cut():
     """End a queue's connection from the server's side."""
 
     def end(queue):
-        kept = queue._database
+        kept = queue.database
         with closing(kept._psycopg.connect(**kept._words, autocommit=True)) as other:
             other.execute("SELECT pg_terminate_backend(%s, 10000)", (kept._connection.info.backend_pid,))
 
@@ -95,7 +94,7 @@ def alter(home):
 
     def execute(sql):
         other = JobQueue(home, busy_timeout_s=30)
-        with other._database.transaction() as transaction:
+        with other.database.transaction() as transaction:
             transaction.execute(sql)
         other.close()
 
@@ -105,10 +104,7 @@ def alter(home):
 @pytest.fixture(scope="session")
 def fakes():
     """The module worker_process.py: the fake analysis and the synthetic runs."""
-    spec = importlib.util.spec_from_file_location("worker_process", HERE / "worker_process.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return worker_process
 
 
 @pytest.fixture
@@ -118,7 +114,7 @@ def start_worker(home):
 
     def start(**options):
         process = subprocess.Popen(
-            [sys.executable, str(HERE / "worker_process.py"), json.dumps({"home": str(home), **options})],
+            [sys.executable, worker_process.__file__, json.dumps({"home": str(home), **options})],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
         started.append(process)
@@ -151,7 +147,7 @@ def stop_without_locks(home):
             while not stopped(process.pid):
                 time.sleep(0.001)
             try:
-                with other._database.transaction() as transaction:
+                with other.database.transaction() as transaction:
                     transaction.execute("UPDATE job SET label = label")
             except QueueBusyError:
                 os.kill(process.pid, signal.SIGCONT)

@@ -38,7 +38,7 @@ def test_that_is_cut_within_a_change_undoes_it(queue, cut):
     job_id = submit(queue)
     with (
         pytest.raises(QueueAwayError, match="nothing was changed"),
-        queue._database.transaction() as change,
+        queue.database.transaction() as change,
     ):
         change.execute("UPDATE job SET label = 'half'")
         cut(queue)

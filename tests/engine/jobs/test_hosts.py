@@ -25,6 +25,7 @@ from routesparse.engine.jobs.worker import run_worker
 from routesparse.engine.scale.queue import PREFIX
 from routesparse.engine.store import bundle
 from tests import own_postgres
+from tests.engine.jobs.worker_process import visible
 
 TEXT = "the harbour master writes a ledger"
 
@@ -40,10 +41,6 @@ def submit(queue):
     return queue.submit(RunRequest(), TEXT)
 
 
-def visible(shared):
-    return sorted(path.name for path in (shared / "spool").iterdir() if not path.name.startswith("."))
-
-
 class TestHeartbeat:
     @pytest.fixture
     def away(self, queue, monkeypatch):
@@ -54,7 +51,7 @@ class TestHeartbeat:
 
         def arm():
             for name in ("rows", "transaction"):
-                monkeypatch.setattr(queue._database, name, refuse)
+                monkeypatch.setattr(queue.database, name, refuse)
 
         return arm
 

@@ -56,13 +56,6 @@ def test_a_kind_of_a_newer_version_fails_clearly(queue, alter, work):
 
 
 @pytest.mark.parametrize(
-    "request_", [ProfileRequest("tiny", "pooled", True), CalibrateRequest("mine", "tiny", tau=0.8, **SMALL)]
-)
-def test_requests_survive_their_json(request_):
-    assert read_request(request_.kind, request_.to_json()) == request_
-
-
-@pytest.mark.parametrize(
     ("kind", "wishes", "message"),
     [
         (ProfileRequest, {"model": " "}, "names no model"),
@@ -169,20 +162,6 @@ def test_a_killed_preparation_is_never_half_used(queue, home, work, place, monke
     assert (job.state, job.attempt) == ("done", 2 if place == "written" else 1)
     assert (home / "profiles" / "made.json").is_file()
     assert list((home / "spool" / staging.STAGED).iterdir()) == []
-
-
-def test_a_worker_names_its_device(queue, home, fakes, until):
-    device = Device("Machine of test", False, 1 << 30)
-    seen = []
-
-    def prepare(*arguments):
-        until(lambda: queue.workers()[0].device, "the device")
-        seen.append(queue.workers()[0].device)
-        return fake(*arguments)
-
-    queue.submit(ProfileRequest())
-    worker.run_worker(home, fakes.fake_analysis(home), prepare, once=True, describe=lambda: device)
-    assert seen == [device]
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"name": "x", "on_gpu": 1, "memory_bytes": 5}'])

@@ -35,7 +35,7 @@ def anns(queue):
 
 
 def snapshot(queue):
-    return [dict(row) for row in queue._database.rows("SELECT * FROM job ORDER BY seq")]
+    return [dict(row) for row in queue.database.rows("SELECT * FROM job ORDER BY seq")]
 
 
 def test_every_method_of_the_queue_is_known_here():

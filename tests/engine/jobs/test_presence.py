@@ -48,10 +48,7 @@ def test_leftovers_go_and_the_living_and_the_needed_stay(home):
         assert sorted(file.name for file in (home / "workers").iterdir()) == ["alive.lock", "needed.lock"]
 
 
-def test_a_home_that_can_t_be_written_is_refused(home, monkeypatch):
-    def refuse(*arguments, **options):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(os, "open", refuse)
+def test_a_home_that_can_t_be_written_is_refused(home):
+    (home / "workers").write_text("a file where the folder should be")
     with pytest.raises(StoreError, match="can't be written"), presence.present(home, "w"):
         pass

@@ -266,7 +266,7 @@ def test_workers_are_seen_until_they_say_goodbye(queue, clock):
     assert queue.workers() == [], "this home knows nothing of it, and it is silent"
     clock.now += 2 * 24 * 3600
     queue.seen("w3")
-    assert [row["id"] for row in queue._database.rows("SELECT id FROM worker")] == ["w3"]
+    assert [row["id"] for row in queue.database.rows("SELECT id FROM worker")] == ["w3"]
 
 
 def test_only_an_ended_and_handed_over_job_is_deleted(queue):

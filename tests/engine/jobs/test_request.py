@@ -9,13 +9,6 @@ from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.prompts.text import MAX_LABEL, clean_label
 
 
-def test_a_request_survives_its_json():
-    request = RunRequest(
-        policy="budgeted", budget="800us", tau=0.8, segment=4096, audit="rows", keep_text=False
-    )
-    assert RunRequest.from_json(request.to_json()) == request
-
-
 def test_the_configuration_carries_every_choice():
     config = RunRequest(
         policy="strict", budget="0.25", tau=0.8, segment=4096, probe="pooled", seed=7
@@ -35,37 +28,20 @@ def test_the_configuration_carries_every_choice():
         ({"tau": 1.5, "policy": "certified"}, "tau is 1.5, it must be a number from 0 to 1"),
         ({"price": 0.0}, "price is 0.0, it must be a number from 1e-06"),
         ({"segment": 100}, "segment 100 tokens"),
-        ({"segment": 4096.0}, "segment is 4096.0, it must be a whole number"),
         (
             {"segment": 2**24 + 128},
             "segment is 16777344, it must be a whole number from 0 to 16,777,216",
         ),
-        (
-            {"break_even": 2**24 + 1},
-            "break_even is 16777217, it must be a whole number from 0 to 16,777,216",
-        ),
-        ({"break_even": -1}, "break_even is -1, it must be a whole number"),
-        ({"break_even": 4096.0}, "break_even is 4096.0, it must be a whole number"),
-        ({"break_even": True}, "break_even is true, it must be a whole number"),
-        ({"seed": "1"}, 'seed is "1", it must be a whole number'),
-        ({"probe": "half"}, 'probe is "half", it must be one of exact'),
-        ({"audit": "some"}, 'audit is "some", it must be one of none'),
         ({"keep_text": 1}, "keep_text is 1, it must be true or false"),
         ({"calibration": "../secret.json"}, "is no name"),
         ({"profile": "/etc/passwd"}, "is no name"),
         ({"model": " "}, "names no model"),
-        ({"model": 5}, "model is 5, it must be a text"),
-        ({"budget": 5}, "budget is 5, it must be a text"),
         ({"tau": True}, "tau is true, it must be a finite number"),
-        ({"price": float("inf")}, "price is Infinity, it must be a finite number"),
         ({"seed": 2**63}, "seed is 9223372036854775808, it must be a whole number"),
-        ({"domain": ["code"]}, "domain is"),
-        ({"owner": 5}, "owner is 5, it must be a text"),
         ({"calibration": "x" * 5_000}, "at most 1000 characters"),
         ({"domain": "a\x1b"}, "domain "),
         ({"domain": "x" * 121}, "domain of 121 characters is no label"),
         ({"segment": 128}, "segment 128 tokens is too short to be probed"),
-        ({"seed": -1}, "seed is -1, it must be a whole number from 0"),
     ],
 )
 def test_a_wrong_wish_is_refused(wrong, message):

@@ -60,9 +60,9 @@ def test_the_prompt_is_nowhere_in_the_file(queue, home):
 
 
 def test_leases_are_told_by_a_clock_that_nobody_sets(queue, monkeypatch):
-    clock = queue._database.lease_clock()
+    clock = queue.database.lease_clock()
     monkeypatch.setattr(time, "time", lambda: 0.0)
-    assert queue.now() == 0.0 and 0.0 <= queue._database.lease_clock() - clock < 60.0
+    assert queue.now() == 0.0 and 0.0 <= queue.database.lease_clock() - clock < 60.0
 
 
 class TestFile:

@@ -12,13 +12,14 @@ import time
 import pytest
 
 from routesparse.engine import errors
-from routesparse.engine.jobs import staging, worker
+from routesparse.engine.jobs import worker
 from routesparse.engine.jobs.log import tail
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.jobs.signals import Flag
 from routesparse.engine.jobs.worker import run_worker
 from routesparse.engine.store import bundle
+from tests.engine.jobs.worker_process import staged, visible
 
 SECRET = "the vault opens at seven with the word heliotrope"
 
@@ -43,17 +44,6 @@ def submit(queue, **wishes):
     return queue.submit(RunRequest(**wishes), SECRET)
 
 
-def visible(home):
-    """What readers of the spool see."""
-    folder = home / "spool"
-    return sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")) if folder.is_dir() else []
-
-
-def staged(home):
-    folder = home / "spool" / staging.STAGED
-    return sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
-
-
 def log_text(home):
     return (home / "logs" / "worker.jsonl").read_text()
 
@@ -68,20 +58,6 @@ def test_a_job_leaves_its_bundle_in_the_spool(queue, home, work):
     assert staged(home) == []
     assert queue.unpublished() == []
     assert queue.workers() == [], "a worker that ends says goodbye"
-
-
-def test_the_analysis_gets_prompt_and_request(queue, work, analysis):
-    seen = []
-
-    def analyze(request, prompt, run_id, report):
-        seen.append((request, prompt.text, prompt.name, prompt.sha256))
-        return analysis(request, prompt, run_id, report)
-
-    job_id = submit(queue, label="vault.txt", tau=0.8)
-    work(analyze)
-    assert seen == [
-        (RunRequest(label="vault.txt", tau=0.8), SECRET, "vault.txt", queue.job(job_id).prompt_sha256)
-    ]
 
 
 def test_progress_reaches_the_queue(queue, work, analysis, until):
@@ -104,6 +80,8 @@ class OutOfMemoryError(RuntimeError):
     """Stands for a CPU allocator's error."""
 
 
+ran_out = errors.ModelError("model cannot be loaded")
+ran_out.__cause__ = RuntimeError("DefaultCPUAllocator: can't allocate memory")
 FAILURES = [
     (errors.PromptError("prompt 'x' has only 1 token; pass at least 2"), "prompt", "at least 2"),
     (errors.UnsupportedModelError("llama4 is refused"), "unsupported_model", "llama4 is refused"),
@@ -116,6 +94,7 @@ FAILURES = [
     (errors.StoreError("folder is not writable"), "store", "not writable"),
     (MemoryError(), "out_of_memory", "shorten it"),
     (OutOfMemoryError("DefaultCPUAllocator: can't allocate memory: 9 bytes"), "out_of_memory", "shorten it"),
+    (ran_out, "out_of_memory", "shorten it"),
     (OSError(errno.ENOSPC, "No space left on device"), "disk_full", "Free space"),
     (KeyError(SECRET), "unexpected", "unexpected KeyError"),
 ]
@@ -141,18 +120,6 @@ def test_a_failure_has_a_kind_and_says_what_to_do(queue, home, work, error, kind
     )
     assert any("test_worker.py" in frame for frame in entry["frames"])
     assert visible(home) == staged(home) == []
-
-
-def test_memory_that_ran_out_behind_a_model_error_is_told(queue, work):
-    def analyze(request, prompt, run_id, report):
-        try:
-            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
-        except RuntimeError as error:
-            raise errors.ModelError("model cannot be loaded") from error
-
-    job_id = submit(queue)
-    work(analyze)
-    assert queue.job(job_id).failure.kind == "out_of_memory"
 
 
 def test_a_disk_that_fills_while_the_bundle_is_written(queue, home, work, monkeypatch):
@@ -249,9 +216,7 @@ def test_a_locked_queue_is_waited_out(queue, home, monkeypatch, analysis):
 
     def hold(seconds):
         other = JobQueue(home)
-        with other._database.transaction() as transaction:
-            if other.beyond_host:  # the file is locked as a whole
-                transaction.execute("LOCK TABLE job, worker IN EXCLUSIVE MODE")
+        with other.database.transaction():
             locked.set()
             time.sleep(seconds)
         other.close()

@@ -13,31 +13,22 @@ from pathlib import Path
 import honcho.manager
 import pytest
 
-from routesparse.engine.jobs import signals, staging
+from routesparse.engine.jobs import signals
 from routesparse.engine.jobs.log import tail
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.jobs.worker import run_worker
 from routesparse.engine.store import bundle
 from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.spool import ingest_spool
+from tests.engine.jobs.worker_process import staged, visible
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 LEASE_S = 1.0
-KILLS = 5
+KILLS = 3
 
 
 def submit(queue, **wishes):
     return queue.submit(RunRequest(**wishes), "a prompt of a few words")
-
-
-def visible(home):
-    folder = home / "spool"
-    return sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")) if folder.is_dir() else []
-
-
-def staged(home):
-    folder = home / "spool" / staging.STAGED
-    return sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
 
 
 def check_spool(home):

@@ -86,7 +86,7 @@ def lived_in(lake_home, tmp_path, make):
 
 
 def test_a_lake_s_backup_comes_back_whole_in_another_lake_and_in_a_file(
-    lived_in, tmp_path, new_lake, monkeypatch, capsys
+    lived_in, tmp_path, make, new_lake, monkeypatch, capsys
 ):
     rows, kept, queue = everything(), files(lived_in, tmp_path / "lake"), jobs(lived_in)
     assert rows[0]["run"].total() == 2 and rows[0]["head_choice"].total() > 4 and all(rows[1])
@@ -94,7 +94,15 @@ def test_a_lake_s_backup_comes_back_whole_in_another_lake_and_in_a_file(
     assert json.loads(capsys.readouterr().out)["runs"] == 2
     other = tmp_path / "other"
     new_lake(other)
+    with closing(open_store()) as store:
+        store.adopt(bundle.write_bundle(make("6c6c6c6c6c6c6c6c"), other / "spool"), "spool", move=True)
     monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "new"))
+    assert main(["restore", str(tmp_path / "kept")]) == 2
+    told = capsys.readouterr().err
+    assert "1 runs that the backup lacks (6c6c" in told and "store --to lake" in told
+    assert not (tmp_path / "new").exists()
+    other = tmp_path / "empty"
+    new_lake(other)
     assert main(["restore", str(tmp_path / "kept")]) == 0
     assert f"in the lake of {other}" in capsys.readouterr().out
     assert everything() == rows and files(tmp_path / "new", other) == kept and jobs(tmp_path / "new") == queue
@@ -113,53 +121,25 @@ def test_a_backup_of_a_busy_lake_holds_every_run_that_was_finished_before_it(
     web = subprocess.Popen([sys.executable, "-c", WEB], stdout=subprocess.PIPE, env=os.environ, text=True)
     try:
         assert web.stdout.readline() == "open\n"
-        finished = {OLD, NEW}
-        for number in range(2):
-            for part in range(3):
-                run = f"{number:08d}{part:08d}"
-                bundle.write_bundle(make(run), shared / "spool")
-                finished.add(run)
-            web.stdout.readline()
-            back_up(lake_home, tmp_path / f"kept{number}")
-            with monkeypatch.context() as patch:
-                patch.delenv("ROUTESPARSE_STORE")
-                patch.delenv("ROUTESPARSE_SHARED")
-                copy = tmp_path / f"home{number}"
-                patch.setenv("ROUTESPARSE_HOME", str(copy))
-                restore(tmp_path / f"kept{number}", copy)
-                with closing(open_store()) as store:
-                    spool.recover(store)
-                    spool.ingest_spool(store)
-                    thrown = {path.name for path in store.trash.iterdir()}
-                    assert store.run_ids() | thrown == finished
-                    assert store.rows("SELECT run_id FROM stored GROUP BY 1 HAVING count(*) > 1") == []
+        runs = [f"{part:016d}" for part in range(3)]
+        for run in runs:
+            bundle.write_bundle(make(run), shared / "spool")
+        web.stdout.readline()
+        back_up(lake_home, tmp_path / "kept")
+        for name in ("ROUTESPARSE_STORE", "ROUTESPARSE_SHARED"):
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "copy"))
+        restore(tmp_path / "kept", tmp_path / "copy")
+        with closing(open_store()) as store:
+            spool.recover(store)
+            spool.ingest_spool(store)
+            thrown = {path.name for path in store.trash.iterdir()}
+            assert store.run_ids() | thrown == {OLD, NEW, *runs}
+            assert store.rows("SELECT run_id FROM stored GROUP BY 1 HAVING count(*) > 1") == []
     finally:
         web.kill()
         web.wait(10)
         web.stdout.close()
-
-
-def test_a_lake_with_other_runs_is_left_as_it_is(lake_home, tmp_path, new_lake, make, monkeypatch, capsys):
-    back_up(lake_home, tmp_path / "kept")
-    other = tmp_path / "other"
-    new_lake(other)
-    with closing(open_store()) as store:
-        bundle.write_bundle(make("5a5a5a5a5a5a5a5a"), tmp_path / "samples")
-        spool.ingest_samples(store, tmp_path / "samples")
-        bundle.write_bundle(make(GONE), other / "spool")
-        spool.ingest_spool(store)
-    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "new"))
-    assert main(["restore", str(tmp_path / "kept")]) == 2
-    told = capsys.readouterr().err
-    assert "1 runs that the backup lacks" in told and GONE in told and "store --to lake" in told
-    assert not (tmp_path / "new").exists()
-    with closing(open_store()) as store:
-        assert store.run_ids() == {GONE, "5a5a5a5a5a5a5a5a"}
-        store.delete_run(GONE)
-        shutil.rmtree(store.trash / GONE)
-    restore(tmp_path / "kept", tmp_path / "new")
-    with closing(open_store()) as store:
-        assert store.run_ids() == {OLD, NEW, "5a5a5a5a5a5a5a5a"}, "a sample is nobody's"
 
 
 def test_a_bundle_that_a_backup_caught_before_its_rows_comes_back_also_at_a_second_try(
@@ -169,8 +149,17 @@ def test_a_bundle_that_a_backup_caught_before_its_rows_comes_back_also_at_a_seco
     for folder in ("bundles", "trash"):  # deleted while the backup was made: the copy has it in both
         bundle.write_bundle(deleted, tmp_path / "lake" / folder)
     bundle.write_bundle(make(GONE), tmp_path / "lake" / "bundles")
+    for place in ("lake", "home"):
+        with pytest.raises(InputError, match="hold its own backups"):
+            back_up(lake_home, tmp_path / place / "kept")
     back_up(lake_home, tmp_path / "kept")
     new_lake(tmp_path / "other")
+    with closing(open_store()) as dashboard:
+        bundle.write_bundle(make("5a5a5a5a5a5a5a5a"), tmp_path / "samples")
+        spool.ingest_samples(dashboard, tmp_path / "samples")
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path))
+    with pytest.raises(InputError, match="ROUTESPARSE_SHARED lies in the home"):
+        restore(tmp_path / "kept", tmp_path, replace=True)
     monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "new"))
     rename = Path.rename
 
@@ -188,21 +177,8 @@ def test_a_bundle_that_a_backup_caught_before_its_rows_comes_back_also_at_a_seco
     restore(tmp_path / "kept", tmp_path / "new")
     with closing(open_store()) as dashboard:
         spool.ingest_spool(dashboard)
-        assert dashboard.run_ids() == {OLD, NEW, GONE}
+        assert dashboard.run_ids() == {OLD, NEW, GONE, "5a5a5a5a5a5a5a5a"}, "a sample is nobody's"
         assert {path.name for path in dashboard.trash.iterdir()} == {deleted.run.run_id}
-
-
-def test_a_shared_folder_in_the_home_is_not_restored_over(lake_home, tmp_path, monkeypatch):
-    back_up(lake_home, tmp_path / "kept")
-    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path))
-    with pytest.raises(InputError, match="ROUTESPARSE_SHARED lies in the home"):
-        restore(tmp_path / "kept", tmp_path, replace=True)
-
-
-@pytest.mark.parametrize("place", ["lake", "home"])
-def test_a_backup_within_what_it_copies_is_refused(lake_home, tmp_path, place):
-    with pytest.raises(InputError, match="hold its own backups"):
-        back_up(lake_home, tmp_path / place / "kept")
 
 
 def test_a_shared_spool_of_one_dashboard_is_in_the_backup_and_comes_back(home, tmp_path, make, monkeypatch):

@@ -83,7 +83,7 @@ def test_metrics_count_what_the_home_holds(ask):
 
 def test_metrics_name_nobody_and_no_prompt(ask, home):
     queue = JobQueue(home)
-    ids = [row["id"] for row in queue._database.rows("SELECT id FROM job")]
+    ids = [row["id"] for row in queue.database.rows("SELECT id FROM job")]
     queue.close()
     text = ask("/metrics")[1]
     assert not [word for word in (*ids, "waits.txt", "needles", "a" * 32, "01d01d01d01d01d0") if word in text]

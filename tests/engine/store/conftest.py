@@ -10,8 +10,6 @@ from routesparse.engine.store import bundle, spool
 from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.owner_view import OwnerView
 
-IN_BOTH = ("test_store",)
-
 
 @pytest.fixture(scope="session")
 def record(factory):
@@ -40,17 +38,10 @@ def lake_address(new_lake, home):
     return address
 
 
-def pytest_generate_tests(metafunc):
-    """Tests of what both stores promise run on both; a lake takes a second to open."""
-    if "opened" in metafunc.fixturenames:
-        kinds = ["file", "lake"] if metafunc.module.__name__.rpartition(".")[2] in IN_BOTH else ["file"]
-        metafunc.parametrize("opened", kinds, indirect=True)
-
-
 @pytest.fixture
 def opened(request, home):
-    """Opens the store of this test, also a second time: in a DuckDB file, and in DuckLake on PostgreSQL."""
-    if request.param == "file":
+    """Opens the store of this test, also a second time: in a DuckDB file, or in DuckLake on PostgreSQL."""
+    if getattr(request, "param", "file") == "file":
         return lambda: Store(home / "routesparse.duckdb")
     address = request.getfixturevalue("lake_address")
     return lambda: LakeStore(address, home, home)

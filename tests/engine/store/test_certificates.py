@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from routesparse.engine.errors import BundleError, InputError, StoreError
-from routesparse.engine.store import bundle, certificate_queries, queries, spool, trash
+from routesparse.engine.store import bundle, certificate_queries, queries, trash
 from routesparse.engine.store.owner_view import OwnerView
 
 ID = "20261101-120000-ce47f1ca"
@@ -202,20 +202,19 @@ def test_somebody_else_neither_sees_nor_deletes_it(factory, store, take_in):
 
 @pytest.mark.parametrize("same", [True, False])
 def test_a_run_finds_the_certificates_of_its_prompt_and_whether_its_own_router_was_certified(
-    factory, store, small, home, same
+    factory, store, small, take_in, same
 ):
     config = json.loads(small.run.config_json) | {"seed": 7, "break_even_tokens": 0}
     config |= {} if same else {"tail_tokens": 4_096}
+    records = [small]
     for name, about in {
         "own": {"plan": None, "config_json": json.dumps({"method": "routesparse", "router": config})},
         "rule": {"plan": "xattention=0.9"},
         "other": {"prompt_sha256": "another prompt"},
     }.items():
         same_prompt = {"prompt_sha256": small.run.prompt_sha256, "model_revision": small.run.model_revision}
-        made = factory.make_certificate(f"20261101-{name}", **(same_prompt | about))
-        bundle.write_bundle(made, home / "spool")
-    bundle.write_bundle(small, home / "spool")
-    spool.ingest_spool(store, home / "spool")
+        records.append(factory.make_certificate(f"20261101-{name}", **(same_prompt | about)))
+    take_in(*records)
     found = certificate_queries.of_same_prompt(OwnerView(store, None), small.run.run_id)
     assert dict(zip(found["run_id"], found["same_router"], strict=True)) == {
         "20261101-own": same,

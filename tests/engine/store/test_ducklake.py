@@ -36,13 +36,8 @@ def lake(lake_address, home):
 @pytest.mark.parametrize(
     "address, told",
     [
-        ("/var/routesparse.duckdb", "must be ducklake:postgres:"),
         ("postgresql://u:secret@db", "must be ducklake:postgres:"),
-        ("password=secret host=db", "must be ducklake:postgres:"),
-        ("ducklake:postgresql://u:secret@db", "must be ducklake:postgres:"),
-        (PREFIX, "must be words"),
         (f"{PREFIX}postgresql://ann:secret@host/db", "must be words"),
-        (f"{PREFIX}host=h password=secret", "~/.pgpass"),
         (f"{PREFIX}host='h' password = 'se cret'", "~/.pgpass"),
     ],
 )
@@ -76,26 +71,17 @@ def test_another_folder_than_the_lake_s_own_is_refused(lake, lake_address, home,
         LakeStore(lake_address, other, home)
     elsewhere = shutil.copytree(home / "lake", other / "moved" / "lake").parent
     LakeStore(lake_address, elsewhere, home).close()
-
-
-def test_an_empty_mount_point_is_not_the_lake_s_folder(lake, home):
     lake.check_there()
-    (home / "lake" / "identity").write_text("another", "utf-8")
-    with pytest.raises(StoreError, match="is the shared folder mounted"):
-        lake.check_there()
-    shutil.rmtree(home / "lake")
-    (home / "lake").mkdir()
-    with pytest.raises(StoreError, match="is the shared folder mounted"):
-        lake.check_there()
-
-
-def test_an_identity_that_can_t_be_read_is_told(lake, lake_address, home):
     file = home / "lake" / "identity"
     file.write_bytes(b"\xff\xfe")
+    with pytest.raises(StoreError, match="is the shared folder mounted"):
+        lake.check_there()
     with pytest.raises(StoreError, match="not the shared folder"):
         LakeStore(lake_address, home, home)
     file.unlink()
     file.mkdir()
+    with pytest.raises(StoreError, match="is the shared folder mounted"):
+        lake.check_there()
     with lake.writing("") as cursor:
         cursor.execute("DELETE FROM lake_identity")
     with pytest.raises(StoreError, match="identity can't be used"):
@@ -188,34 +174,34 @@ def test_bundles_are_taken_in_together_and_a_bad_one_alone_is_set_aside(lake, sm
     assert lake.rows("SELECT count(*) FROM run_summary") == [(4,)]
 
 
-@pytest.mark.parametrize("left", [20, None])
 def test_a_torn_or_missing_file_is_named_with_what_to_do_and_its_advice_brings_all_back(
-    lake, lake_address, postgres, small, home, left
+    lake, lake_address, postgres, small, home
 ):
-    """left: its bytes; None: the file is gone."""
     lake.adopt(bundle.write_bundle(small, home / "spool"), "spool", move=True)
     before = rows_of(lake)
     file = min((home / "lake" / "main" / "candidate_score").glob("*.parquet"))
-    file.unlink() if left is None else os.truncate(file, left)
-    started = LakeStore(lake_address, home, home)
-    with pytest.raises(StoreError, match=rf"{file.name} of the lake is damaged.*another database") as caught:
-        started.table("FROM candidate_score")
-    started.close()
-    assert "\n" not in str(caught.value)
+    for harm in (lambda: os.truncate(file, 20), file.unlink):
+        harm()
+        started = LakeStore(lake_address, home, home)
+        with pytest.raises(
+            StoreError, match=rf"{file.name} of the lake is damaged.*another database"
+        ) as told:
+            started.table("FROM candidate_score")
+        started.close()
+        assert "\n" not in str(told.value)
     (home / "lake").rename(home / "away")
-    address = PREFIX + own_postgres.new_database(postgres, f"again{left}")
-    again = LakeStore(address, home, home)
+    again = LakeStore(PREFIX + own_postgres.new_database(postgres, "again"), home, home)
     assert spool.recover(again).ingested == [small.run.run_id]
     assert rows_of(again) == before
     again.close()
 
 
-@pytest.mark.parametrize(("version", "cure"), [(99, "upgrade"), (14, "name another database")])
-def test_another_schema_is_refused(lake, lake_address, home, version, cure):
-    with lake.writing("") as cursor:
-        cursor.execute("UPDATE schema_migration SET version = ?", [version])
-    with pytest.raises(StoreError, match=f"schema {version}.*{cure}"):
-        LakeStore(lake_address, home, home)
+def test_another_schema_is_refused(lake, lake_address, home):
+    for version, cure in ((99, "upgrade"), (14, "name another database")):
+        with lake.writing("") as cursor:
+            cursor.execute("UPDATE schema_migration SET version = ?", [version])
+        with pytest.raises(StoreError, match=f"schema {version}.*{cure}"):
+            LakeStore(lake_address, home, home)
 
 
 INGESTER = """
@@ -233,7 +219,7 @@ while any(paths.spool().glob("[!.]*")):
 
 
 def test_several_hosts_that_take_in_the_same_spool_store_every_run_once(lake, small, factory, home):
-    names = {f"run{number:02d}" for number in range(12)}
+    names = {f"run{number:02d}" for number in range(6)}
     for name in names:
         bundle.write_bundle(factory.rename(small, name), home / "made")
     hosts = [
@@ -320,19 +306,6 @@ def test_a_store_goes_to_the_lake_and_back_whole(lake, small, factory, home):
     assert back.rows("SELECT count(*) FROM head_choice") == [(16,)]
     for store in (file, back):
         store.close()
-
-
-def test_a_run_with_other_contents_in_both_ends_the_copy_before_it_begins(lake, small, factory, home):
-    file = Store(home / "a" / "routesparse.duckdb")
-    other = replace(small, run=replace(small.run, tau=0.5))
-    for store, record in ((file, small), (lake, other)):
-        made = home / str(store.database.parent.name)
-        store.adopt(bundle.write_bundle(record, made / "made"), "spool", move=True)
-    file.adopt(bundle.write_bundle(factory.rename(small, "new"), home / "made"), "spool", move=True)
-    with pytest.raises(StoreError, match="in both stores with other contents"):
-        copy_store(file, lake)
-    assert lake.run_ids() == {small.run.run_id}
-    file.close()
 
 
 def test_the_commands_say_where_runs_lie_and_copy_them(lake, small, factory, home, run, monkeypatch):

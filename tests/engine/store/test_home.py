@@ -3,7 +3,6 @@
 import errno
 import os
 import shutil
-from pathlib import Path
 
 import duckdb
 import pytest
@@ -14,19 +13,14 @@ from routesparse.engine.store.duckdb_store import Store
 
 
 @pytest.fixture
-def record(factory):
-    return factory.make_record("run0", layers=2, heads=2, segments=1, tokens=2048, probe_columns=16)
-
-
-@pytest.fixture
 def home(tmp_path):
     folder = tmp_path / "home"
     folder.mkdir()
     return folder
 
 
-def test_a_store_whose_home_was_deleted_or_replaced_says_so_until_it_is_put_back(home, record):
-    bundle.write_bundle(record, home / "spool")
+def test_a_store_whose_home_was_deleted_or_replaced_says_so_until_it_is_put_back(home, small):
+    bundle.write_bundle(small, home / "spool")
     store = Store(home / "routesparse.duckdb")
     spool.ingest_spool(store, home / "spool")
     away = home.with_name("away")
@@ -41,16 +35,16 @@ def test_a_store_whose_home_was_deleted_or_replaced_says_so_until_it_is_put_back
     shutil.rmtree(home)
     away.rename(home)
     store.check_there()
-    assert store.run_ids() == {"run0"}
+    assert store.run_ids() == {small.run.run_id}
     store.close()
 
 
-def test_a_deleted_folder_of_bundles_is_made_again(home, record):
+def test_a_deleted_folder_of_bundles_is_made_again(home, small):
     store = Store(home / "routesparse.duckdb")
-    bundle.write_bundle(record, home / "spool")
+    bundle.write_bundle(small, home / "spool")
     shutil.rmtree(store.bundles)
-    assert spool.ingest_spool(store, home / "spool").ingested == ["run0"]
-    assert bundle.verify_bundle(store.bundles / "run0").run_id == "run0"
+    assert spool.ingest_spool(store, home / "spool").ingested == [small.run.run_id]
+    assert bundle.verify_bundle(store.bundles / small.run.run_id).run_id == small.run.run_id
     store.close()
 
 
@@ -65,23 +59,6 @@ def test_a_home_that_can_t_be_written_is_not_taken_for_a_broken_store(home, monk
     ) as told:
         Store(home / "routesparse.duckdb")
     assert "move it away" not in str(told.value)
-
-
-def test_a_first_start_on_a_full_disk_leaves_no_file_that_is_refused_later(home, monkeypatch):
-    """DuckDB leaves the beginning of a file, which it takes for damaged from then on."""
-    connect = duckdb.connect
-
-    def full(path, **_):
-        Path(path).write_bytes(b"")
-        raise duckdb.IOException(f'IO Error: Could not write file "{path}": {os.strerror(errno.ENOSPC)}')
-
-    monkeypatch.setattr(duckdb, "connect", full)
-    with pytest.raises(StoreError, match="with some space"):
-        Store(home / "routesparse.duckdb")
-    monkeypatch.setattr(duckdb, "connect", connect)
-    store = Store(home / "routesparse.duckdb")
-    assert store.run_ids() == set()
-    store.close()
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from routesparse.engine.errors import StoreError
@@ -60,6 +62,16 @@ def test_a_run_deleted_for_good_in_one_store_does_not_come_back(copied):
         with pytest.raises(StoreError, match=r"run two \(deleted"):
             copy_store(one, other)
     assert source.run_ids() == {"one"} and target.run_ids() == {"one", "two"}
+
+
+def test_a_run_with_other_contents_in_both_ends_the_copy_before_it_begins(copied, small, factory, home):
+    source, target = copied
+    other = factory.rename(small, "new")
+    changed = replace(other, run=replace(other.run, tau=0.5))
+    for store, record, made in ((source, other, "c"), (target, changed, "d")):
+        store.adopt(bundle.write_bundle(record, home / made), "spool", move=True)
+    with pytest.raises(StoreError, match="in both stores with other contents"):
+        copy_store(source, target)
 
 
 def test_a_pin_of_a_run_that_only_the_source_holds_makes_no_second_pin(copied, small, factory, home):

@@ -246,12 +246,8 @@ def test_runs_are_deleted_and_brought_back_by_their_owner_alone(factory, tmp_pat
     store.close()
 
 
-def test_bundle_of_another_is_not_handed_out(stores):
-    assert OwnerView(stores[0], ANN).bundle(ANNS).is_dir()
-    assert OwnerView(stores[0], BOB).bundle(ANNS) is None
-
-
 def test_bundle_written_before_owners_belongs_to_the_local_person(stores):
     """The bundled samples, and what the command line writes."""
     assert bundle.owner_of(stores[0].bundles / SAMPLE) is None
     assert bundle.owner_of(stores[0].bundles / ANNS) == ANN
+    assert OwnerView(stores[0], ANN).bundle(ANNS).is_dir() and OwnerView(stores[0], BOB).bundle(ANNS) is None

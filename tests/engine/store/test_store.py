@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -28,11 +29,15 @@ from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.owner_view import OwnerView
 from routesparse.engine.store.tables import FACT_TABLES
 
+# What the lake does in another way is held to the same; it takes a second to open.
+both = pytest.mark.parametrize("opened", ["file", "lake"], indirect=True)
+
 
 def counts(store):
     return {table: store.rows(f"SELECT count(*) FROM {table}")[0][0] for table in ("run", *FACT_TABLES)}
 
 
+@both
 def test_ingest_keeps_every_row_and_the_bundle(store, record, home):
     path = bundle.write_bundle(record, home / "spool")
     assert spool.ingest_spool(store).ingested == [record.run.run_id]
@@ -107,17 +112,8 @@ def visible(folder):
     return {path.name for path in folder.iterdir()} - {shared_folder.MARK}
 
 
-def test_ingesting_twice_changes_nothing(store, small, home):
-    for _ in range(2):
-        bundle.write_bundle(small, home / "spool")
-        spool.ingest_spool(store)
-    assert counts(store)["run"] == 1
-    assert not visible(home / "spool")
-
-
+@both
 def test_same_id_with_other_contents_is_rejected(store, small, factory, home):
-    from dataclasses import replace
-
     bundle.write_bundle(small, home / "spool")
     spool.ingest_spool(store)
     bundle.write_bundle(replace(small, run=replace(small.run, tau=0.5)), home / "spool")
@@ -187,16 +183,16 @@ def test_a_bad_bundle_is_set_aside_where_the_disk_has_no_room_for_its_reason(
 
 
 def test_a_bad_bundle_waits_where_it_can_not_even_be_moved_and_the_others_come_in(
-    store, small, factory, home, monkeypatch
+    store, small, factory, home
 ):
     good, bad = (bundle.write_bundle(factory.rename(small, name), home / "spool") for name in ("bb", "aa"))
     (bad / "run.parquet").unlink()
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "move", full_disk)
-        report = spool.ingest_spool(store)
+    (home / "spool" / "rejected").write_text("a file where the folder should be")
+    report = spool.ingest_spool(store)
     assert report.ingested == ["bb"] and not good.exists() and bad.exists()
     (waiting,) = report.waiting
-    assert "run.parquet is missing" in waiting.reason and "could not be set aside (No space" in waiting.reason
+    assert "run.parquet is missing" in waiting.reason and "could not be set aside (File" in waiting.reason
+    (home / "spool" / "rejected").unlink()
     assert spool.ingest_spool(store).rejected[0].name == "aa"
 
 
@@ -221,6 +217,7 @@ def test_whatever_lies_in_the_spool_is_set_aside_and_the_others_come_in(store, s
     assert list((folder / "rejected").iterdir()) == []
 
 
+@both
 def test_deleted_run_can_be_restored(store, small, home):
     bundle.write_bundle(small, home / "spool")
     spool.ingest_spool(store)
@@ -235,6 +232,7 @@ def test_deleted_run_can_be_restored(store, small, home):
         view.delete_run("unknown1")
 
 
+@both
 def test_deleted_sample_does_not_come_back_by_itself(store, small, home):
     samples = home / "samples"
     bundle.write_bundle(small, samples)
@@ -281,8 +279,6 @@ def test_a_store_is_made_anew_from_the_bundles_of_one_that_was_moved_away(store,
     spool.ingest_spool(store)
     before = counts(store)
     store.close()
-    if type(store) is not Store:
-        return
     store.database.rename(home / "older.duckdb")
     again = opened()
     assert spool.recover(again).ingested == [small.run.run_id] and counts(again) == before
@@ -330,6 +326,7 @@ def no_space(monkeypatch):
     return full
 
 
+@both
 def test_failed_insert_survives_a_restart(store, opened, small, home, no_space):
     bundle.write_bundle(small, home / "spool")
     with no_space():
@@ -376,6 +373,7 @@ def test_a_waiting_bundle_that_broke_meanwhile_is_set_aside(store, small, home, 
     assert not spool.ingest_spool(store).waiting and not store.unlisted
 
 
+@both
 def test_threads_read_while_another_writes(store, small, factory, home):
     bundle.write_bundle(small, home / "spool")
     spool.ingest_spool(store)
@@ -408,22 +406,24 @@ from pathlib import Path
 from routesparse.engine.store import spool
 from routesparse.engine.store.opening import open_store
 store = open_store()
+store.AT_ONCE = 4
 print("ready", flush=True)
 while True:
     spool.ingest_spool(store, Path(sys.argv[1]) / "spool")
 """
 
 
+@both
 def test_kill_while_ingesting_leaves_whole_runs_only(opened, small, factory, home):
-    ids = [f"kill{i:03d}" for i in range(40)]
+    ids = [f"kill{i:03d}" for i in range(9)]
     for run_id in ids:
         bundle.write_bundle(factory.rename(small, run_id), home / "ready")
     shutil.copytree(home / "ready", home / "spool", dirs_exist_ok=True)
     process = subprocess.Popen([sys.executable, "-c", INGESTER, str(home)], stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"ready\n"
     deadline = time.monotonic() + 30
-    # A lake commits 16 at once: with the 17th, one transaction is over.
-    while len(list((home / "bundles").glob("kill*"))) <= 16 and time.monotonic() < deadline:
+    # With the fifth, one transaction is over.
+    while len(list((home / "bundles").glob("kill*"))) <= 4 and time.monotonic() < deadline:
         time.sleep(0.005)
     time.sleep(0.15)
     process.send_signal(signal.SIGKILL)

@@ -6,24 +6,22 @@ from dataclasses import replace
 
 import pytest
 
-from routesparse.engine.store import bundle, compare_queries, spool
-from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store import compare_queries
 from routesparse.engine.store.owner_view import OwnerView
 
 ANN, BOB = "a" * 32, "b" * 32
 
 
 @pytest.fixture
-def stored(small, factory, tmp_path):
+def stored(small, factory, store, take_in):
     """Two sweeps of Ann's with two and one runs, a run of hers without, and one of Bob's under her sweep's id."""
-    store = Store(tmp_path / "routesparse.duckdb")
+    records = []
     for place, (owner, sweep) in enumerate(((ANN, "5a"), (ANN, "5a"), (ANN, "5b"), (ANN, None), (BOB, "5a"))):
         record = factory.rename(small, f"{place}0000000feedbeef")
         run = replace(record.run, owner=owner, sweep=sweep, created_at=f"2026-11-2{place}T00:00:00Z")
-        bundle.write_bundle(replace(record, run=run), tmp_path / "spool")
-    spool.ingest_spool(store, tmp_path / "spool")
-    yield store
-    store.close()
+        records.append(replace(record, run=run))
+    take_in(*records)
+    return store
 
 
 def test_the_runs_of_a_sweep_are_its_owner_s_oldest_first(stored):

@@ -8,32 +8,13 @@ import numpy as np
 import pytest
 
 from routesparse.engine.errors import InputError
-from routesparse.engine.store import bundle, executed_reads, spool, word_queries
+from routesparse.engine.store import executed_reads, word_queries
 from routesparse.engine.store.block_shares import block_shares
-from routesparse.engine.store.duckdb_store import Store
-from routesparse.engine.store.owner_view import OwnerView
 
 
 @pytest.fixture
 def record(factory):
     return factory.make_record(layers=2, heads=3, segments=2, tokens=4096, probe_columns=64, hardness=0.9)
-
-
-@pytest.fixture
-def keep(tmp_path):
-    """keep(record): a store with this run alone."""
-    opened = []
-
-    def stored(record):
-        store = Store(tmp_path / "routesparse.duckdb")
-        opened.append(store)
-        bundle.write_bundle(record, tmp_path / "spool")
-        assert spool.ingest_spool(store, tmp_path / "spool").ingested == [record.run.run_id]
-        return OwnerView(store, None)
-
-    yield stored
-    for store in opened:
-        store.close()
 
 
 def later(record, segment, block):
@@ -43,8 +24,8 @@ def later(record, segment, block):
     return int((starts >= 64 * (block + 1)).sum())
 
 
-def test_shares_of_all_segments_weigh_each_by_its_later_rows(record, keep):
-    view = keep(record)
+def test_shares_of_all_segments_weigh_each_by_its_later_rows(record, take_in):
+    view = take_in(record)
     shares = block_shares(view, record.run.run_id, None)
     assert (shares.pool, shares.source, shares.reads.shape) == (1, "audit", (2, 3, 64))
     rows = {(r.layer, r.head, r.segment): np.frombuffer(r.reads, np.uint8) / 255 for r in record.block_reads}
@@ -64,7 +45,7 @@ def test_shares_of_all_segments_weigh_each_by_its_later_rows(record, keep):
     assert np.isnan(shares.reads[:, :, -2:]).all()
 
 
-def test_dense_heads_read_everything_and_lose_nothing(record, keep):
+def test_dense_heads_read_everything_and_lose_nothing(record, take_in):
     choices = tuple(
         replace(c, pattern="dense", lower_mass=None) if (c.layer, c.head) == (1, 2) else c
         for c in record.choices
@@ -73,7 +54,7 @@ def test_dense_heads_read_everything_and_lose_nothing(record, keep):
         name: tuple(row for row in getattr(record, name) if (row.layer, row.head) != (1, 2))
         for name in ("block_reads", "worst_rows")
     }
-    view = keep(replace(record, choices=choices, **of_others))
+    view = take_in(replace(record, choices=choices, **of_others))
     shares = block_shares(view, record.run.run_id, 1)
     known = ~np.isnan(shares.reads[1, 2])
     assert known.any() and (shares.reads[1, 2][known] == 1).all()
@@ -81,8 +62,8 @@ def test_dense_heads_read_everything_and_lose_nothing(record, keep):
     assert np.nansum(shares.lost[0, 0]) > 0
 
 
-def test_an_older_run_answers_from_the_masks_of_its_probe(record, keep):
-    view = keep(replace(record, block_reads=(), worst_rows=()))
+def test_an_older_run_answers_from_the_masks_of_its_probe(record, take_in):
+    view = take_in(replace(record, block_reads=(), worst_rows=()))
     shares = block_shares(view, record.run.run_id, 0)
     assert shares.source == "probe" and shares.lost is shares.mass is None
     run = record.run
@@ -91,22 +72,22 @@ def test_an_older_run_answers_from_the_masks_of_its_probe(record, keep):
     np.testing.assert_allclose(np.nanmean(shares.reads[..., :20], (0, 1)), mean[:20], rtol=1e-5)
 
 
-def test_a_run_without_probe_and_audit_says_nothing(record, keep):
-    view = keep(replace(record, block_reads=(), worst_rows=(), audits=(), probes=()))
+def test_a_run_without_probe_and_audit_says_nothing(record, take_in):
+    view = take_in(replace(record, block_reads=(), worst_rows=(), audits=(), probes=()))
     assert block_shares(view, record.run.run_id, None) is None
     assert word_queries.worst_rows(view, record.run.run_id, 0, 5).empty
     assert block_shares(view, "deadbeef", None) is None
 
 
-def test_a_damaged_bundle_is_an_error_that_says_what_to_do(record, keep):
-    view = keep(record)
+def test_a_damaged_bundle_is_an_error_that_says_what_to_do(record, take_in):
+    view = take_in(record)
     (view.bundle(record.run.run_id) / "block_reads.parquet").write_bytes(b"PAR1 cut off")
     with pytest.raises(InputError, match="copy the bundle again"):
         block_shares(view, record.run.run_id, 1)
 
 
-def test_worst_rows_come_worst_first_and_can_be_narrowed(record, keep):
-    view = keep(record)
+def test_worst_rows_come_worst_first_and_can_be_narrowed(record, take_in):
+    view = take_in(record)
     every = word_queries.worst_rows(view, record.run.run_id, 0, 1000)
     assert len(every) == len(record.worst_rows)
     assert list(every["error"]) == sorted((row.error for row in record.worst_rows), reverse=True)
@@ -116,8 +97,8 @@ def test_worst_rows_come_worst_first_and_can_be_narrowed(record, keep):
     assert len(few) == 2 and few["position"].iloc[0] == worst.position
 
 
-def test_words_know_where_blocks_and_tokens_stand(record, keep):
-    view = keep(record)
+def test_words_know_where_blocks_and_tokens_stand(record, take_in):
+    view = take_in(record)
     words = word_queries.words(view, record.run.run_id)
     assert words.text == record.prompt.text
     start, end = words.span_of_block(3)

@@ -46,7 +46,7 @@ def priced(record: RunRecord, raised: tuple[int, ...] = (1,)) -> RunRecord:
             choice, failed = _priced_choice(choices[unit], rows, ladder, max(own, level), bounds)
             decided.append(choice)
             events += failed
-            candidates += [_priced_score(row, rows, choice, failed) for row in rows]
+            candidates += [_priced_score(row, rows, choice) for row in rows]
     by_unit = {(c.layer, c.segment, c.head): c for c in decided}
     layers = tuple(
         replace(
@@ -133,20 +133,6 @@ def _priced_choice(choice, rows, ladder, state, bounds):
             break
     row, gate = rows[final], _g(rows[PRICED])
     sparse = final != DENSE
-    if failed:
-        whose = "the layer" if failed[0].scope == "layer" else "the head"
-        reason = (
-            f"{'expanded' if sparse else 'dense by fallback'}: {whose}'s certificate was "
-            f"{failed[0].lower_mass:.3f} < {failed[0].tau:.3f}"
-        )
-    elif not sparse:
-        reason = f"dense by the router: at price {PRICE:g} sparse costs as much as dense"
-    elif final == PRICED:
-        reason = f"the floor at price {PRICE:g}: g {gate:.3f}"
-    else:
-        reason = (
-            f"cheaper than the floor at price {PRICE:g} and keeps as much, g >= {gate:.3f}: g {_g(row):.3f}"
-        )
     lower = _certified(rows, ladder, ladder.index(final)) if sparse else None
     made = replace(
         choice,
@@ -164,25 +150,15 @@ def _priced_choice(choice, rows, ladder, state, bounds):
         kernel_us=row.kernel_us,
         tests=len(failed) + sparse if ladder else 0,
         fallback=failed[-1].kind if failed else None,
-        reason=reason,
+        reason=f"{failed[-1].kind if failed else 'chosen'}: g {_g(row):.3f}",
         gate_threshold=gate,
     )
     return made, failed
 
 
-def _priced_score(row, rows, choice, failed):
+def _priced_score(row, rows, choice):
     gate = _g(rows[PRICED])
-    left = next((event for event in failed if event.from_candidate == row.candidate), None)
-    if row.candidate == choice.candidate:
-        reason = "chosen"
-    elif left is not None and left.scope == "layer":
-        reason = "passed, but its layer needed larger budgets"
-    elif left is not None:
-        reason = f"certificate {left.lower_mass:.3f} < τ {TAU_HEAD:.3f}"
-    elif _g(row) < gate:
-        reason = f"mass too low: g {_g(row):.3f} < {gate:.3f}"
-    else:
-        reason = f"dearer by {row.kernel_us - choice.kernel_us:.0f} us"
+    reason = "chosen" if row.candidate == choice.candidate else f"g {_g(row):.3f}"
     return replace(row, admissible=_g(row) >= gate, chosen=row.candidate == choice.candidate, reason=reason)
 
 

@@ -78,7 +78,7 @@ def decide_unit(key, taste, hardness, body, segment, is_last, random):
         kernel_us=costs[chosen],
         tests=len(tested),
         fallback=fallback,
-        reason=_reason(chosen, gates, costs, tested, fallback, len(order)),
+        reason=f"{fallback or 'chosen'}: g = {gates[chosen]:.3f}, {costs[chosen]:.0f} us",
     )
     rows = [
         CandidateScoreRow(
@@ -95,32 +95,8 @@ def decide_unit(key, taste, hardness, body, segment, is_last, random):
             kernel_us=costs[index],
             admissible=gates[index] >= GATE,
             chosen=index == chosen,
-            reason=_why_not(index, chosen, gates, costs, tested),
+            reason="chosen" if index == chosen else f"g {gates[index]:.3f}, {costs[index]:.0f} us",
         )
         for index in range(len(LIBRARY))
     ]
     return choice, rows, events
-
-
-def _reason(chosen, gates, costs, tested, fallback, admissible):
-    pattern, budget, _ = LIBRARY[chosen]
-    label = f"{pattern.replace('_', '-')} ({budget})"
-    if pattern == "dense" and fallback:
-        return f"{len(tested)} certificates stayed below τ {TAU:.2f}; the head fell back to dense."
-    if pattern == "dense":
-        return f"No sparse candidate reaches g ≥ {GATE:.3f}; the router keeps the head dense."
-    lead = f"{label} is the cheapest of {admissible} candidates with g ≥ {GATE:.3f}"
-    if fallback:
-        lead = f"The cheaper choice missed its certificate; expanded to {label}"
-    numbers = f"g = {gates[chosen]:.3f}, certified {tested[chosen]:.3f} ≥ {TAU:.2f}, {costs[chosen]:.0f} us"
-    return f"{lead}: {numbers}."
-
-
-def _why_not(index, chosen, gates, costs, tested):
-    if index == chosen:
-        return "chosen"
-    if gates[index] < GATE:
-        return f"mass too low: g {gates[index]:.3f} < {GATE:.3f}"
-    if index in tested:
-        return f"certificate {tested[index]:.3f} < τ {TAU:.2f}"
-    return f"dearer by {costs[index] - costs[chosen]:.0f} us"
