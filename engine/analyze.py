@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -85,12 +87,12 @@ def analyze_prompt(
 
     audit: "rows" audits a random sample of body rows of every sparse unit; "full" all of them, and compares outputs
     with a dense forward pass (runtime/dense_forward.py). The time of auditing a unit is not part of total_ms.
-    measure_dense: run the dense prefill too, for its time, its next token (audit/answer.py) and how it goes on
-    (audit/answer.py); check_answer: also where nobody asked, if it is predicted to take at most
-    DENSE_AFFORDABLE_MS. force: use a calibration that does not
-    fit; the record tells what differs. run_id: None makes a new one. progress is called with the stages "profile"
-    (where one is measured), "compile" (on a GPU that is new to such prompts), "route", "dense" and "write". graphs: of
-    earlier prompts of this model (runtime/session.py). probe_bytes: of the heatmaps, where they should be smaller.
+    measure_dense: run the dense prefill too, for its time, its next token and how it goes on (audit/answer.py);
+    check_answer: also where nobody asked, if it is predicted to take at most DENSE_AFFORDABLE_MS. force: use a
+    calibration that does not fit; the record tells what differs. run_id: None makes a new one. progress is called with
+    the stages "profile" (where one is measured), "compile" (on a GPU that is new to such prompts), "route", "dense" and
+    "write". graphs: of earlier prompts of this model (runtime/session.py). probe_bytes: of the heatmaps, where they
+    should be smaller.
     tuned_price: for the record, the name of the quality target that set the configuration's price.
     Errors: CalibrationError, ProfileError, ConfigError, NumericsError; nothing is written by this function.
     """
@@ -119,7 +121,7 @@ def analyze_prompt(
     rows = sample_rows(prompt.tokens, config.seed) if audit == "full" else None
     router: AttentionRouter = session if rows is None else SampledRouter(session, rows)
     wanted = measure_dense or audit == "full"
-    steps = _steps_after(loaded, prompt.tokens) if wanted or check_answer else 0
+    steps = steps_after(loaded, prompt.tokens) if wanted or check_answer else 0
     with routed_by(loaded.model, router):
         if loaded.on_gpu:
             session.prepare(_blank_inputs(prompt.tokens, loaded, loaded.dtype), torch.device(loaded.device))
@@ -189,13 +191,8 @@ def compile_for_prompts(model: str) -> Compiled | None:
 
 
 def _blank_inputs(tokens: int, shape: LoadedModel | ModelShape, dtype: str) -> AttentionInputs:
-    return blank_inputs(
-        tokens,
-        heads=shape.heads,
-        kv_heads=shape.kv_heads,
-        head_dim=shape.head_dim,
-        dtype=getattr(torch, dtype),
-    )
+    sizes = {"heads": shape.heads, "kv_heads": shape.kv_heads, "head_dim": shape.head_dim}
+    return blank_inputs(tokens, **sizes, dtype=getattr(torch, dtype))
 
 
 @torch.no_grad()
@@ -217,7 +214,7 @@ def prefill(model: Any, ids: torch.Tensor, keep_cache: bool = False) -> Prefill:
     return Prefill(logits, elapsed, found.past_key_values if keep_cache else None)
 
 
-def _steps_after(loaded: LoadedModel, tokens: int) -> int:
+def steps_after(loaded: LoadedModel, tokens: int) -> int:
     """How many tokens the prompt may be continued by."""
     if loaded.cache_bytes(tokens) > CACHE_SHARE * loaded.free_bytes():
         return 0
@@ -239,24 +236,17 @@ def _affordable(prompt: PromptTrace, total_ms: float) -> bool:
     return others_ms + dense_ms <= DENSE_AFFORDABLE_MS
 
 
-class _counted:
+@contextmanager
+def _counted(loaded: LoadedModel, progress: Progress, stage: str) -> Iterator[None]:
     """Report layer k of L while the model runs."""
-
-    def __init__(self, loaded: LoadedModel, progress: Progress, stage: str) -> None:
-        self._modules = attention_modules(loaded.model)
-        self._progress, self._stage = progress, stage
-        self._hooks: list[Any] = []
-
-    def __enter__(self) -> None:
-        total = len(self._modules)
-        self._progress(self._stage, 0, total)
-        for place, module in enumerate(self._modules, start=1):
-            self._hooks.append(
-                module.register_forward_hook(
-                    lambda *_, place=place: self._progress(self._stage, place, total)
-                )
-            )
-
-    def __exit__(self, *error: object) -> None:
-        for hook in self._hooks:
+    modules = attention_modules(loaded.model)
+    progress(stage, 0, len(modules))
+    hooks = [
+        module.register_forward_hook(lambda *_, place=place: progress(stage, place, len(modules)))
+        for place, module in enumerate(modules, start=1)
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
             hook.remove()

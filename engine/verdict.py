@@ -109,17 +109,14 @@ class Verdict:
 
     @property
     def level(self) -> Level:
-        """Of the worst finding."""
         return self.findings[0].level
 
     @property
     def sentence(self) -> str:
-        """What the worst finding says."""
         return self.findings[0].text
 
     @property
     def short(self) -> str:
-        """The same in a few words."""
         return self.findings[0].short
 
 

@@ -36,7 +36,6 @@ LONG = (
     "tests/engine/jobs/test_worker_processes.py",
     "tests/engine/store/test_store.py",
     "tests/engine/operations/test_lake.py",
-    "tests/engine/cli/test_calibrate.py",
     "tests/engine/store/test_ducklake.py",
     "tests/kernels/attention/test_attention.py",
     "tests/kernels/test_probe_compiles.py",

@@ -48,7 +48,6 @@ class Auditor(ABC):
 
     @property
     def depth(self) -> AuditDepth:
-        """As the run's record names it."""
         return "rows"
 
     @abstractmethod
@@ -66,7 +65,6 @@ class RowAuditor(Auditor):
 
     @property
     def depth(self) -> AuditDepth:
-        """As the run's record names it."""
         return "full" if self.rows is None else "rows"
 
     def audit(

@@ -1,4 +1,4 @@
-"""What ``routesparse analyze`` was asked for, the same for one prompt and for a folder, and a model that does it."""
+"""What was asked for: by ``routesparse analyze`` of a prompt or a folder, or by a job; and a model that does it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,8 @@ if TYPE_CHECKING:
     from routesparse.engine.method.latency import LatencyProfile
     from routesparse.engine.models.load import LoadedModel
 
-_WISHES = (
-    "audit",
-    "measure_dense",
-    "check_answer",
-    "keep_text",
-    "domain",
-    "force",
-)  # as analyze_prompt has them
+# As analyze_prompt has them.
+_WISHES = ("audit", "measure_dense", "check_answer", "keep_text", "domain", "force")
 AnalyzePrompt = Callable[..., RunRecord]  # engine/analyze.py's analyze_prompt
 
 
@@ -50,6 +44,7 @@ class Asked:
     domain: str | None = None
     force: bool = False
     rope: RopeScaling | None = None
+    owner: str | None = None  # whose calibrations may be named, beside everybody's
 
     def config_on(self, loaded: LoadedModel) -> RouterConfig:
         """The configuration for the device that the model lies on."""
@@ -83,7 +78,7 @@ class Analyst:
         self.config = asked.config_on(loaded)
         self._calibration: Calibration | None = None
         if asked.calibration is not None:
-            self._calibration = load_calibration(asked.calibration)
+            self._calibration = load_calibration(asked.calibration, asked.owner)
             if not asked.force:
                 self._calibration.check(loaded.revision, self.config, loaded.dtype)
         self._target: str | None = None

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
 from routesparse.engine.audit.rows import Auditor, Executed
+from routesparse.engine.calibrate.measure import prefill
 from routesparse.engine.calibrate.prompts import cut, read_documents, split_folds
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.decision import Decision, LayerSettings
@@ -20,7 +19,6 @@ from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.profiles.plans import PlanCase, PromptPlans
 from routesparse.engine.rows import Audited
 from routesparse.engine.runtime.session import RoutingSession
-from routesparse.engine.runtime.transformers import routed_by
 
 # Tokens of the prompts to fit on and to check with, by device type; a text that is too short gives none of a length.
 FIT_TOKENS = {"cpu": (4_096, 8_192, 16_384), "cuda": (16_384, 32_768, 65_536, 131_072)}
@@ -45,12 +43,9 @@ class ModelPrompts(PromptPlans):
     ) -> None:
         """Prefill the prompts, routed by these costs; ``seen`` gets every plan while its inputs are at hand."""
         for token_ids in self.fit if fitted else self.check:
-            routed = RoutingSession(
-                replace(config, break_even_tokens=0), profile=costs, auditor=PlanAuditor(seen)
-            )
-            ids = torch.tensor([list(token_ids)], device=self.loaded.model.device)
-            with torch.no_grad(), routed_by(self.loaded.model, routed):
-                self.loaded.model(ids, logits_to_keep=1, use_cache=False)
+            always = replace(config, break_even_tokens=0)
+            session = RoutingSession(always, profile=costs, auditor=PlanAuditor(seen))
+            prefill(self.loaded, token_ids, session)
 
 
 def read_prompts(loaded: LoadedModel, folders: Sequence[Path], device: str, seed: int) -> ModelPrompts:
@@ -87,11 +82,7 @@ class PlanAuditor(Auditor):
         """Hand on the plan with the inputs of its segment."""
         segment = decision.segment
         rows = slice(segment.first, segment.first + segment.rows)
-        own = replace(
-            inputs,
-            q=inputs.q[:, :, rows],
-            k=inputs.k[:, :, : segment.keys],
-            v=inputs.v[:, :, : segment.keys],
-        )
+        k, v = (x[:, :, : segment.keys] for x in (inputs.k, inputs.v))
+        own = replace(inputs, q=inputs.q[:, :, rows], k=k, v=v)
         self._seen(PlanCase(own, segment, plan_of(decision, inputs)))
         return Audited()

@@ -51,9 +51,8 @@ class Window:
     document_sha256: str
     start: int  # first token of the document
     token_ids: tuple[int, ...]
-    answer_ids: tuple[
-        int, ...
-    ] = ()  # of a question (questions.py): its gold answer, which is not part of the prompt
+    # Of a question (questions.py): its gold answer, which is not part of the prompt.
+    answer_ids: tuple[int, ...] = ()
 
     @property
     def tokens(self) -> int:

@@ -13,15 +13,8 @@ from routesparse.engine.config import Price
 from routesparse.engine.errors import CalibrationError, shortened
 from routesparse.engine.schema import Count, Object, Positive, Real, Share, Text, checked, in_file
 
-SAME = (
-    "revision",
-    "dtype",
-    "library_hash",
-    "stamp",
-    "tokens",
-    "seed",
-    "profile",  # of routing, and a digest of its costs; older files have none
-)  # of all headers whose rows are used together
+# Of all headers whose rows are used together. profile: of routing, and a digest of its costs; older files have none.
+SAME = ("revision", "dtype", "library_hash", "stamp", "tokens", "seed", "profile")
 WINDOW = ("domain", "cluster", "index", "sha256")  # of a row: what names its window
 MEASURED = ("kl", "agreement", "nats", "nats_dense", "area")  # a row's results, finite
 

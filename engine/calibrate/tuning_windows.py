@@ -162,10 +162,7 @@ class Measuring:
         drawn, prices = given
         window, about = drawn.window, self.header
         text = drawn.text(about["split"], about["seed"])
-        told = {
-            "model": about["model"],
-            "split": about["split"],
-            "seed": about["seed"],
+        told = {name: about[name] for name in ("model", "split", "seed")} | {
             "domain": window.domain,
             "document": window.document,
             "document_sha256": window.document_sha256,
@@ -188,10 +185,7 @@ class Measuring:
         """Of one window at one price, or why there are none: the other windows go on."""
         try:
             found: dict[str, Any] = self.bench.lost(text, {"policy": "priced", "price": price})
-        except (
-            RouteSparseError,
-            RuntimeError,
-        ) as error:  # torch's own, such as out of memory, are RuntimeErrors
+        except (RouteSparseError, RuntimeError) as error:  # torch's own, such as out of memory
             if broken_device() is not None:
                 raise
             return {"failed": f"{type(error).__name__}: {error}"[:500]}

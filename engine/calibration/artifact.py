@@ -55,28 +55,11 @@ SCHEMA = 2
 COST_FACTOR = (
     2.0  # a dense tile may be this much dearer or cheaper, in sparse tiles, than where delta was measured
 )
-STAMPED = (  # a change of any of these changes what delta was measured on
-    "policy",
-    "budget",
-    "beta",
-    "solver",
-    "tau",
-    "tau_layer",
-    "tau_head",
-    "price",
-    "confidence",
-    "segment_tokens",
-    "tail_tokens",
-    "block_q",
-    "block_k",
-    "probe",
-    "recent_rows",
-    "routing_rows",
-    "certificate_rows",
-    "boundary_rows",
-    "max_tests",
-    "bound",
-    "fallback",
+# A change of any of these changes what delta was measured on.
+STAMPED = (
+    *("policy", "budget", "beta", "solver", "tau", "tau_layer", "tau_head", "price", "confidence"),
+    *("segment_tokens", "tail_tokens", "block_q", "block_k", "probe", "recent_rows", "routing_rows"),
+    *("certificate_rows", "boundary_rows", "max_tests", "bound", "fallback"),
 )
 # What only eq. 6 reads: without a latency limit the gate rule alone chooses.
 RISK_ONLY = ("beta", "solver")
@@ -114,14 +97,8 @@ class CostModel:
     @classmethod
     def of(cls, profile: LatencyProfile) -> CostModel:
         """The relative costs of a latency profile."""
-        tile = max(profile.tile_us, 1e-12)
-        return cls(
-            profile.name,
-            profile.backend,
-            profile.row_us / tile,
-            profile.column_us / tile,
-            profile.dense_tile_us / tile,
-        )
+        costs = (profile.row_us, profile.column_us, profile.dense_tile_us)
+        return cls(profile.name, profile.backend, *(cost / max(profile.tile_us, 1e-12) for cost in costs))
 
 
 @dataclass(frozen=True)
@@ -130,9 +107,7 @@ class Calibration:
 
     name: Text
     domain: Text
-    gate_threshold: (
-        Part | None
-    )  # lambda, chosen on fold A and frozen; None: policy "priced", which has no common one
+    gate_threshold: Part | None  # lambda, frozen on fold A; None: policy "priced", which has no common one
     alpha: Rate
     model: Text
     model_revision: Text

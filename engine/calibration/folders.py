@@ -53,9 +53,7 @@ def read(
             raise CalibrationError(
                 f"{what} {shortened(path)} can't be read ({error.strerror}); pass another"
             ) from None
-        except (
-            ValueError
-        ) as error:  # no UTF-8, no JSON, or a field with a value that means nothing (FieldError)
+        except ValueError as error:  # no UTF-8, no JSON, or a value that means nothing
             file = "" if str(path) == name else f" in {path}"
             raise CalibrationError(
                 f"{what} {name!r} is corrupt{file}: {error}; restore the file or {again} again"

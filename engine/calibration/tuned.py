@@ -52,10 +52,8 @@ WORDS = {
     "answer": "rise of the gold answers' loss",
 }
 MOST_TIMES_LONGER = 2  # a prompt than the windows, for the claim to be told of it (ours)
-FREE = (
-    "price",
-    "segment_tokens",
-)  # of a calibration's stamp: what a tuned price sets, and what it holds for alike where a window fits in one
+# Of a calibration's stamp: what a tuned price sets, and what it holds for alike where a window fits in one.
+FREE = ("price", "segment_tokens")
 _MOST_FILE_BYTES = 1 << 22
 AboveZero = Annotated[float, Number(POSITIVE)]
 
@@ -234,11 +232,8 @@ def known(owner: str | None = None) -> list[str]:
 
 def check_free(name: str) -> None:
     """A tuned price may not hide a bundled one, nor any calibration. Errors: CalibrationError."""
-    places = [
-        paths.DATA / "calibrations" / FOLDER,
-        *folders.folders(None),
-        *paths.calibrations().glob("of-*"),
-    ]
+    owners = paths.calibrations().glob("of-*")
+    places = [paths.DATA / "calibrations" / FOLDER, *folders.folders(None), *owners]
     if any((folder / f"{name}.json").exists() for folder in places):
         raise CalibrationError(
             f"{name!r} is the name of a bundled tuned price or of a calibration; choose another --name"

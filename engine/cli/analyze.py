@@ -16,12 +16,16 @@ from routesparse.engine.calibration import tuned
 from routesparse.engine.cli.analysis_text import no_promise, print_folder, print_summary, tell, warnings
 from routesparse.engine.cli.checks import read_prompt_for, writable_folder
 from routesparse.engine.cli.options import (
+    BundleFolder,
+    CertifiedMass,
     JsonFlag,
     ModelName,
     ProcessCount,
+    ProfileName,
     PromptNumber,
     RayAddress,
     RopeJson,
+    Segment,
 )
 from routesparse.engine.cli.output import Reporter, analysis_object, print_json
 from routesparse.engine.config import (
@@ -62,24 +66,19 @@ def analyze(
     budget: Annotated[
         str | None, typer.Option(help="T_l per layer: a share of dense (0.25) or a time (800us).")
     ] = None,
-    tau: Annotated[
-        float | None,
-        typer.Option(help="Certified mass, 0 to 1: of a layer where policy is priced, else of each head."),
-    ] = None,
+    tau: CertifiedMass = None,
     price: Annotated[
         float | None, typer.Option(help="Policy priced: what a block must be worth; higher reads less.")
     ] = None,
-    segment: Annotated[
-        int | None, typer.Option(help="Tokens of a routing segment; default 16384, on a GPU 131072.")
-    ] = None,
+    segment: Segment = None,
     probe: Annotated[
         ProbeMode, typer.Option(help="Score rows against all keys, or against pooled ones.")
     ] = "exact",
     audit: Annotated[
         AuditDepth, typer.Option(help="Compare with dense attention: not at all, on sampled rows, on all.")
     ] = "none",
-    out: Annotated[Path | None, typer.Option(help="Folder for the run bundle; default: the spool.")] = None,
-    profile: Annotated[str, typer.Option(help="Latency profile: auto, a name, or a .json file.")] = "auto",
+    out: BundleFolder = None,
+    profile: ProfileName = "auto",
     break_even: Annotated[
         int | None, typer.Option(help="Tokens below which dense runs untouched; default: from the profile.")
     ] = None,

@@ -20,7 +20,7 @@ import typer
 from rich.table import Table
 
 from routesparse.engine import paths
-from routesparse.engine.cli.options import JsonFlag
+from routesparse.engine.cli.options import JsonFlag, Replace
 from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.errors import BundleError, InputError, StoreError
 from routesparse.engine.files import plain_files
@@ -117,7 +117,7 @@ def export(
     without_text: Annotated[
         bool, typer.Option("--without-text", help="Leave the prompt's text out, as for a colleague.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    force: Replace = False,
     json_output: JsonFlag = False,
 ) -> None:
     """Check a run bundle and pack it into one zip file with a data dictionary; ingest reads it, here or elsewhere."""
@@ -151,7 +151,7 @@ def report(
         bool,
         typer.Option("--text", help="Show words of the prompt beside the worst rows and the next token."),
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    force: Replace = False,
     markdown: Annotated[Path | None, typer.Option(help="Evaluations: also as a Markdown page.")] = None,
     compact: Annotated[
         Path | None, typer.Option(help="Evaluations: also as the JSON file that the page Results reads.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,8 +12,16 @@ from rich.table import Table
 
 from routesparse.engine import paths
 from routesparse.engine.calibration.folders import check_name, check_not_bundled, length_buckets
-from routesparse.engine.cli.checks import check_prompts, writable_folder
-from routesparse.engine.cli.options import ProcessCount, RayAddress, RopeJson
+from routesparse.engine.cli.checks import check_prompts, json_target
+from routesparse.engine.cli.options import (
+    CertifiedMass,
+    JsonFlag,
+    ProcessCount,
+    ProfileName,
+    RayAddress,
+    RopeJson,
+    Segment,
+)
 from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.config import Policy, RouterConfig, certified_mass, default_segment
 from routesparse.engine.crew.crews import Processes
@@ -43,22 +50,16 @@ def calibrate(
     policy: Annotated[
         Policy, typer.Option(help="What is calibrated: priced, certified.")
     ] = RouterConfig.policy,
-    tau: Annotated[
-        float | None,
-        typer.Option(help="Certified mass, 0 to 1: of a layer where policy is priced, else of each head."),
-    ] = None,
+    tau: CertifiedMass = None,
     price: Annotated[float | None, typer.Option(help="What a block must be worth; a part of it.")] = None,
-    segment: Annotated[
-        int | None, typer.Option(help="Tokens of a routing segment; default 16384, on a GPU 131072.")
-    ] = None,
-    profile: Annotated[str, typer.Option(help="Latency profile: auto, a name, or a .json file.")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda:0.")] = "auto",
+    segment: Segment = None,
+    profile: ProfileName = "auto",
     processes: ProcessCount = None,
     ray: RayAddress = None,
     out: Annotated[Path | None, typer.Option(help="File; default: <home>/calibrations/DOMAIN.json.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of folds, windows and random rows.")] = 0,
     rope: RopeJson = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    json_output: JsonFlag = False,
 ) -> None:
     """Measure how far the probe flatters the selected heads on your prompts, and keep it as a calibration."""
     report = Reporter()
@@ -68,8 +69,6 @@ def calibrate(
         raise InputError(f"policy {policy!r} has no calibration; pass priced or certified")
     if audit_rows < 0:
         raise InputError(f"audit_rows {audit_rows} must be at least 1, or 0 for all body rows")
-    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", device):
-        raise InputError(f"device {device[:40]!r} is unknown; pass auto, cpu or cuda:0")
     config = RouterConfig(
         policy=policy,
         **certified_mass(policy, tau),
@@ -83,14 +82,9 @@ def calibrate(
     lengths = length_buckets(*tokens)
     if fold_a < 1 or fold_b < 1:
         raise InputError(f"folds of {fold_a} and {fold_b} prompts are too small; use better 20 and 100")
-    if device.startswith("cuda"):
-        import torch
-
-        if int(device.partition(":")[2] or 0) >= torch.cuda.device_count():
-            raise InputError(f"device {device} is not there; {torch.cuda.device_count()} GPUs are")
     check_prompts(prompts)
     from routesparse.engine.calibrate.fit import Recipe, cut_folds
-    from routesparse.engine.calibrate.measure import ask, opening, share_calibration
+    from routesparse.engine.calibrate.measure import Ask, ask, opening, share_calibration
     from routesparse.engine.calibrate.prompts import document_groups
     from routesparse.engine.models.load import load_tokenizer
     from routesparse.engine.models.token_count import most_tokens
@@ -101,16 +95,16 @@ def calibrate(
     recipe = Recipe(target.stem, domain, config, lengths, (fold_a, fold_b), audit_rows, robust, profile)
     folds = cut_folds(document_groups(prompts, domain, tokenizer), recipe, tokenizer)
     report.line(f"loading model {model}")
-    opened = opening(model, scaling, device)
+    opened = opening(model, scaling)
     crew, count = shared.crew(opened)
     with Team(crew, count, report.line) as team:
-        about = ask(team, opened, config, segment is not None, profile)
-        recipe = dataclasses.replace(recipe, config=about.config)
+        subject, config = ask(team, opened, Ask(config, segment is not None, profile))
+        recipe = dataclasses.replace(recipe, config=config)
         report.line(
             f"{len(folds[0])} prompts to fit on, {len(folds[1])} to take delta from, by {count} on "
-            f"{about.subject.device}"
+            f"{subject.device}"
         )
-        made = share_calibration(team, opened, folds, recipe, about)
+        made = share_calibration(team, opened, folds, recipe, subject)
     path = made.save(target.parent)
     if json_output:
         print_json(_summary(made, path))
@@ -120,15 +114,9 @@ def calibrate(
 
 def _target(out: Path | None, domain: str) -> Path:
     check_name(domain)
-    if out is not None:
-        if out.suffix != ".json":
-            raise InputError(f"{out} is no .json file; pass one")
-        if out.is_dir():
-            raise InputError(f"{out} is a folder; pass a .json file")
-        writable_folder(out.parent)
-        return out
-    check_not_bundled(domain, ", or a file with --out")
-    return writable_folder(paths.calibrations()) / f"{domain}.json"
+    if out is None:
+        check_not_bundled(domain, ", or a file with --out")
+    return json_target(out or paths.calibrations() / f"{domain}.json")
 
 
 def _summary(made: Calibration, path: Path) -> dict[str, Any]:

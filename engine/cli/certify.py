@@ -13,7 +13,7 @@ from rich.table import Table
 
 from routesparse.engine import paths, shared_folder
 from routesparse.engine.cli.checks import read_prompt_for, writable_folder
-from routesparse.engine.cli.options import JsonFlag, ModelName, PromptNumber
+from routesparse.engine.cli.options import BundleFolder, JsonFlag, ModelName, PromptNumber
 from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.errors import ConfigError, first_line
 from routesparse.engine.rounding import all_digits, at_least, at_most
@@ -71,7 +71,7 @@ def certify(
     seed: Annotated[
         int, typer.Option(help="Places rows, by the prompt's hash.", min=-(2**63), max=2**63 - 1)
     ] = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder for the bundle; default: the spool.")] = None,
+    out: BundleFolder = None,
     json_output: JsonFlag = False,
 ) -> None:
     """Certify any attention on a prompt: output error, and of a plan retained mass and largest keys.

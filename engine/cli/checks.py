@@ -33,6 +33,13 @@ def check_prompts(prompts: Sequence[Path]) -> None:
             raise InputError(f"prompt {str(path)!r} does not exist; pass text files or folders")
 
 
+def json_target(file: Path) -> Path:
+    """The file itself, if it can be written. Errors: InputError."""
+    if file.suffix != ".json" or file.is_dir():
+        raise InputError(f"{file} is {'a folder' if file.is_dir() else 'no .json file'}; pass a .json file")
+    return writable_folder(file.parent) / file.name
+
+
 def writable_folder(folder: Path) -> Path:
     """The folder itself, if files can be written there; what was missing of it is made and removed again.
 

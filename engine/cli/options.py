@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -30,6 +31,22 @@ ProcessCount = Annotated[
         help="Processes that share the prompts, GPUs in turn; default: one, on a cluster one a GPU or node.",
     ),
 ]
+CertifiedMass = Annotated[
+    float | None,
+    typer.Option(
+        "--tau", help="Certified mass, 0 to 1: of a layer where policy is priced, else of each head."
+    ),
+]
+Segment = Annotated[
+    int | None, typer.Option("--segment", help="Tokens of a routing segment; default 16384, on a GPU 131072.")
+]
+ProfileName = Annotated[
+    str, typer.Option("--profile", help="Latency profile: auto, a name, or a .json file.")
+]
+BundleFolder = Annotated[
+    Path | None, typer.Option("--out", help="Folder for the bundle; default: the spool.")
+]
+Replace = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 ModelName = Annotated[str, typer.Option("--model", help="demo, a local folder, or a hub id (org/name).")]
 PromptNumber = Annotated[
     int | None,

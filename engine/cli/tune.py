@@ -19,7 +19,7 @@ from routesparse.engine.calibrate.tuning_rows import WINDOW, read_measured
 from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.folders import LEAST_TOKENS, check_name
 from routesparse.engine.calibration.tuned import Part, TunedPrice
-from routesparse.engine.cli.checks import check_prompts, writable_folder
+from routesparse.engine.cli.checks import check_prompts, json_target, writable_folder
 from routesparse.engine.cli.options import JsonFlag, ModelName, ProcessCount, RayAddress, RopeJson
 from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.config import Confidence, argument
@@ -32,15 +32,8 @@ if TYPE_CHECKING:
     from routesparse.engine.calibrate.tuning_windows import Drawn
 
 ALL = "mixed"  # the domain that is the mean of all in the rows
-_MEASURING = (
-    "model",
-    "windows",
-    "tokens",
-    "seed",
-    "processes",
-    "ray",
-    "rope",
-)  # options that only measuring reads
+# Options that only measuring reads.
+_MEASURING = ("model", "windows", "tokens", "seed", "processes", "ray", "rope")
 
 
 def tune(
@@ -186,11 +179,7 @@ def _priced(rows: Sequence[Row], domains: Sequence[str], prices: Sequence[float]
 def _target(out: Path | None, name: str) -> Path:
     if out is None or out.resolve().parent == tuned.own_folder().resolve():
         tuned.check_free(name if out is None else out.stem)
-    if out is None:
-        return writable_folder(tuned.own_folder()) / f"{name}.json"
-    if out.suffix != ".json" or out.is_dir():
-        raise InputError(f"{out} is no .json file; pass one")
-    return writable_folder(out.parent) / out.name
+    return json_target(out or tuned.own_folder() / f"{name}.json")
 
 
 @dataclasses.dataclass(frozen=True)

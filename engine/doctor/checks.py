@@ -21,15 +21,8 @@ from routesparse.engine.errors import RouteSparseError
 LEAST_FREE_BYTES = 1 << 30
 LEAST_MEMORY_BYTES = 4 << 30
 REQUIRED = (
-    "torch",
-    "transformers",
-    "safetensors",
-    "numpy",
-    "scipy",
-    "pyarrow",
-    "duckdb",
-    "streamlit",
-    "plotly",
+    *("torch", "transformers", "safetensors", "numpy", "scipy"),
+    *("pyarrow", "duckdb", "streamlit", "plotly"),
 )
 
 
@@ -51,7 +44,7 @@ def checks(model: str, deep: bool = False) -> Iterator[Check]:
     yield _home()
     yield from _or_problem("store", _store())
     if paths.queue() is not None:
-        yield _queue()
+        yield from _or_problem("queue", _queue())
     yield from _torch()
     yield from _or_problem("model", _model(model))
     yield from _or_problem("calibrations", _calibrations())
@@ -129,16 +122,13 @@ def _store() -> Iterator[Check]:
     yield Check("store", "ok", f"DuckLake on PostgreSQL, {runs} runs, shared folder {paths.shared()}")
 
 
-def _queue() -> Check:
+def _queue() -> Iterator[Check]:
     """A queue of several hosts is opened; a file is made when somebody needs it."""
     from routesparse.engine.jobs.queue import JobQueue
 
-    try:
-        with contextlib.closing(JobQueue(paths.home())) as queue:
-            jobs, workers = sum(queue.tally().values()), len(queue.workers())
-    except RouteSparseError as error:
-        return Check("queue", "problem", str(error))
-    return Check("queue", "ok", f"PostgreSQL, {jobs} jobs, {workers} live workers, folder {paths.shared()}")
+    with contextlib.closing(JobQueue(paths.home())) as queue:
+        jobs, workers = sum(queue.tally().values()), len(queue.workers())
+    yield Check("queue", "ok", f"PostgreSQL, {jobs} jobs, {workers} live workers, folder {paths.shared()}")
 
 
 def _torch() -> Iterator[Check]:
@@ -151,7 +141,7 @@ def _torch() -> Iterator[Check]:
             found = torch.cuda.get_device_properties(index)
             size = f"{found.total_memory / 2**30:.0f} GiB"
             yield Check("device", "ok", f"cuda:{index} {found.name}, {size}, bfloat16")
-        yield _compiler()
+        yield compiler()
     else:
         from routesparse.engine.device.names import device_name
 
@@ -159,7 +149,7 @@ def _torch() -> Iterator[Check]:
         yield Check("device", "ok", f"{name}, {torch.get_num_threads()} threads, float32 (no GPU found)")
 
 
-def _compiler() -> Check:
+def compiler() -> Check:
     """What Triton needs on a GPU: it compiles a module against Python's headers before the first kernel."""
     found = os.environ.get("CC")
     if found is None:

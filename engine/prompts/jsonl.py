@@ -21,19 +21,20 @@ from routesparse.engine.schema import no_field_twice
 
 SUFFIX = ".jsonl"
 IN_WORDS = "prompt or text, context or document with a question, or messages"
-_LONG = (
-    "context",
-    "contexts",
-    "document",
-    "documents",
-    "passage",
-    "passages",
-    "article",
-    "story",
-    "content",
-    "text",
+FIELDS = (
+    *(
+        "instruction",
+        "context",
+        "contexts",
+        "document",
+        "documents",
+        "passage",
+        "passages",
+        "article",
+        "story",
+    ),
+    *("content", "text", "input", "prompt", "query", "question"),
 )
-FIELDS = ("instruction", *_LONG, "input", "prompt", "query", "question")
 _ENDING = "answer_prefix"
 _MESSAGES = ("messages", "conversation", "conversations", "prompt")
 _MOST_NAMED = 8

@@ -114,11 +114,9 @@ class _RequestRouter(AttentionRouter):
         self._batch: _Batch | None = None
 
     def serve(self, layers: int) -> None:
-        """The model's layers share what a prompt costs once."""
         self._layers = layers
 
     def start(self) -> None:
-        """The batch is read when the first layer asks."""
         self._batch = None
 
     def finish(self) -> None:

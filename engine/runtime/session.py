@@ -98,7 +98,7 @@ class RoutingSession(AttentionRouter):
         self._lock = threading.Lock()  # a second thread that decodes waits; one that prefills is refused
         self._predictors: dict[torch.device, PredictorTables] = {}
         # A graph reads the predictor's tables by address, and they are this session's own.
-        self._graphs: Graphs = Graphs() if graphs is None or predicts else graphs
+        self.graphs: Graphs = Graphs() if graphs is None or predicts else graphs
         self._worth: dict[tuple[int, int, int], list[Segment] | None] = {}
         self._layers = LAYERS
         self._progress = progress
@@ -166,11 +166,9 @@ class RoutingSession(AttentionRouter):
         return plain_attention(q, k, v, scale)
 
     def serve(self, layers: int) -> None:
-        """The model's layers share what a prompt costs once."""
         self._layers = layers
 
     def start(self) -> None:
-        """A prefill that ended in an error, wherever in the model, leaves no prompt behind."""
         self._prompt.start_forward()
 
     def finish(self) -> None:
@@ -209,7 +207,7 @@ class RoutingSession(AttentionRouter):
             ready(compiler_of(inputs.q.device), inputs, segments, settings, shares_us, self._progress)
         try:
             pendings = [
-                begin(inputs, segment, layer, settings, share_us, self._graphs)
+                begin(inputs, segment, layer, settings, share_us, self.graphs)
                 for segment, share_us in zip(segments, shares_us, strict=True)
             ]
         except NumericsError as error:

@@ -130,7 +130,6 @@ class _Listener:
 
     @_on_the_host
     def after(self, *_: Any) -> None:
-        """The pass ended well."""
         if self.hears_this_call:
             self.watcher.finish()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import secrets
@@ -137,6 +138,29 @@ def run(capsys):
         code = cli.main([str(argument) for argument in arguments])
         output = capsys.readouterr()
         return code, output.out, output.err
+
+    return call
+
+
+def files_of(folder: Path) -> dict[str, str]:
+    """Every file below a folder with its hash."""
+    files = (path for path in Path(folder).rglob("*") if path.is_file())
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.fixture
+def refused(run):
+    """Run a command that must end in one line with exit code 2 and leave the home as it was; returns that line."""
+
+    def call(*arguments):
+        home = Path(os.environ["ROUTESPARSE_HOME"])
+        before = files_of(home)
+        code, out, err = run(*arguments)
+        errors = [line for line in err.splitlines() if line.startswith("error: ")]
+        assert (code, out, len(errors)) == (2, "", 1), (code, out, err)
+        assert err.endswith(f"{errors[0]}\n"), "the error is the last line"
+        assert files_of(home) == before
+        return errors[0]
 
     return call
 

@@ -16,12 +16,6 @@ def spool(tmp_path, monkeypatch):
     return folder
 
 
-def written(factory, tmp_path):
-    return bundle.write_bundle(
-        factory.make_record("a-run", layers=1, heads=2, probe=False), tmp_path / "made"
-    )
-
-
 def writes_a_run(factory, tmp_path, folder):
     return bundle.write_bundle(factory.make_record("a-run", layers=1, heads=2, probe=False), folder)
 
@@ -31,12 +25,12 @@ def writes_a_certificate(factory, tmp_path, folder):
 
 
 def copies(factory, tmp_path, folder):
-    made = written(factory, tmp_path)
+    made = writes_a_run(factory, tmp_path, tmp_path / "made")
     bundle.copy(made, bundle.verify_bundle(made), folder / "a-run")
 
 
 def moves(factory, tmp_path, folder):
-    bundle.publish(written(factory, tmp_path), folder / "a-run")
+    bundle.publish(writes_a_run(factory, tmp_path, tmp_path / "made"), folder / "a-run")
 
 
 EVERYBODY = pytest.mark.parametrize("brings", [writes_a_run, writes_a_certificate, copies, moves])

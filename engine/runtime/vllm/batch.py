@@ -34,12 +34,10 @@ class Row:
 
     @property
     def place(self) -> slice:
-        """Its tokens in the packed batch."""
         return slice(self.first, self.first + self.tokens)
 
     @property
     def ends_prompt(self) -> bool:
-        """Whether the prompt is prefilled behind this row."""
         return self.keys >= self.prompt_tokens
 
 

@@ -69,7 +69,7 @@ def _requests(runner: Any, settings: ServingSettings) -> Requests:
         dtype=config.dtype,
         device=runner.device,
     )
-    _tell(settings, chosen, served)
+    tell(settings, chosen, served)
     return Requests(settings, chosen, served)
 
 
@@ -81,7 +81,8 @@ def _names(model: Any) -> tuple[str, str]:
         return str(model.name_or_path), ""
 
 
-def _tell(settings: ServingSettings, chosen: Chosen, model: ServedModel) -> None:
+def tell(settings: ServingSettings, chosen: Chosen, model: ServedModel) -> None:
+    """Log what is routed and recorded, and why nothing will be where the spool is not there."""
     every = settings.record_every
     recorded = f"1 of {every} recorded in {settings.spool}" if every else "none recorded"
     log.info("RouteSparse routes prompts of %s, policy %s; %s", model.name, chosen.config.policy, recorded)

@@ -48,7 +48,6 @@ class Step:
         return self._rows
 
     def finish(self) -> None:
-        """The batch ran without an error."""
         self.requests.finish(self._rows or ())
 
 

@@ -51,11 +51,8 @@ def test_a_row_says_how_far_both_sides_agree():
     assert (row.dense_text, row.routed_text) == ("4 5 6 8", "4 5 7")
     assert continuation_row((4,), (4, 5), "run", text_of).same_tokens == 1
     assert continuation_row((4, 5), (4, 5), "run", text_of).same_tokens == 2
-
-
-def test_without_the_prompts_text_no_text_is_kept():
-    row = continuation_row((4, 5), (4, 6), "run", None)
-    assert (row.same_text, row.dense_text, row.routed_text) == (None, None, None) and row.same_tokens == 1
+    row = continuation_row((4, 5), (4, 6), "run", None)  # the prompt's text is not kept
+    assert (row.same_text, row.dense_text, row.routed_text, row.same_tokens) == (None, None, None, 1)
 
 
 def loaded(free, max_tokens=1_000):
@@ -69,10 +66,10 @@ def loaded(free, max_tokens=1_000):
 def test_a_cache_that_would_take_much_of_the_memory_is_not_kept():
     cache = 2 * 2 * 2 * 16 * 4 * 100  # keys and values, layers, heads, head size, bytes, tokens
     assert loaded(0).cache_bytes(100) == cache
-    assert analyze._steps_after(loaded(4 * cache), 100) == CONTINUED
-    assert analyze._steps_after(loaded(4 * cache - 1), 100) == 0
+    assert analyze.steps_after(loaded(4 * cache), 100) == CONTINUED
+    assert analyze.steps_after(loaded(4 * cache - 1), 100) == 0
 
 
 def test_a_prompt_is_not_continued_beyond_what_the_model_reads():
-    assert analyze._steps_after(loaded(1 << 40), 990) == 10
-    assert analyze._steps_after(loaded(1 << 40), 1_000) == 0
+    assert analyze.steps_after(loaded(1 << 40), 990) == 10
+    assert analyze.steps_after(loaded(1 << 40), 1_000) == 0

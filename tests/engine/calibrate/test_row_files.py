@@ -36,12 +36,12 @@ def test_rows_that_failed_are_told_at_the_end_with_a_cure_for_a_full_device(tmp_
 
 @pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz"])
 def test_a_file_beyond_the_bound_is_refused_packed_or_not(tmp_path, monkeypatch, ending):
-    path = tmp_path / f"p{ending}"
-    content = LINES.encode() * 2_000
-    path.write_bytes(gzip.compress(content) if ending.endswith(".gz") else content)
+    path, content = tmp_path / f"p{ending}", LINES.encode() * 2_000
+    packed = gzip.compress if ending.endswith(".gz") else bytes
     monkeypatch.setattr(row_files, "MOST_BYTES", len(content))
+    path.write_bytes(packed(content))
     assert len(list(row_files.read_lines(path))) == 4_000
-    monkeypatch.setattr(row_files, "MOST_BYTES", len(content) - 1)
+    path.write_bytes(packed(content + b" "))
     with pytest.raises(InputError, match="more than"):
         list(row_files.read_lines(path))
 

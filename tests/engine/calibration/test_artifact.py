@@ -27,9 +27,11 @@ from routesparse.engine.errors import CalibrationError
 from routesparse.engine.method import policy
 from routesparse.engine.method.families import library_hash
 from routesparse.engine.method.latency import LatencyProfile
+from tests.engine.test_config import CHANGES
 
 CONFIG = RouterConfig(policy="certified")
 PRICED = RouterConfig(policy="priced")
+BUNDLED = ("prose", "code", "dialog", "mixed", "robust")
 CALIBRATION = Calibration(
     name="prose",
     domain="prose",
@@ -152,31 +154,6 @@ def test_documents_in_both_folds_or_in_a_test_set_are_found():
     assert CALIBRATION.overlap() == CALIBRATION.overlap_with(["d"]) == []
 
 
-CHANGES = {
-    "policy": "budgeted",
-    "budget": LatencyBudget(0.5, "fraction"),
-    "beta": 0.5,
-    "solver": "exact",
-    "tau": 0.8,
-    "tau_layer": 0.6,
-    "tau_head": 0.3,
-    "price": 0.2,
-    "confidence": 0.9,
-    "segment_tokens": 8_192,
-    "tail_tokens": 0,
-    "block_q": 64,
-    "block_k": 32,
-    "probe": "pooled",
-    "recent_rows": 32,
-    "routing_rows": 32,
-    "certificate_rows": 64,
-    "boundary_rows": 0,
-    "max_tests": 1,
-    "bound": "bernstein",
-    "fallback": False,
-}
-
-
 @pytest.mark.parametrize("name", STAMPED)
 def test_a_run_that_differs_in_a_stamped_value_is_refused_by_its_name(name):
     """A policy other than "certified" needs a budget, and eq. 6 runs under one only: there both have the same."""
@@ -225,44 +202,41 @@ def test_a_calibration_made_with_another_constant_is_refused_by_its_name(name):
         calibration.check("0123456789abcdef", config)
 
 
-def test_solver_constants_do_not_matter_where_the_gate_rule_alone_chooses():
+def test_solver_constants_do_not_matter_where_the_gate_rule_alone_chooses_but_a_missing_value_does():
     stamp = CALIBRATION.stamp | dict.fromkeys(policy.solver_constants(), 7.5)
     replace(CALIBRATION, stamp=stamp).check("0123456789abcdef", CONFIG)
-
-
-def test_a_stamp_that_lacks_a_value_is_refused():
-    stamp = {k: v for k, v in CALIBRATION.stamp.items() if k != "tail_tokens"}
+    del stamp["tail_tokens"]
     with pytest.raises(CalibrationError, match="made with tail_tokens None"):
         replace(CALIBRATION, stamp=stamp).check("0123456789abcdef", CONFIG)
 
 
-def test_a_calibration_survives_its_file(tmp_path):
-    assert load_calibration(str(CALIBRATION.save(tmp_path))) == CALIBRATION
-
-
-def test_a_calibration_with_the_older_name_of_lambda_is_read(tmp_path):
+def test_a_calibration_survives_its_file_with_the_older_name_of_lambda_too(tmp_path):
     path = CALIBRATION.save(tmp_path)
+    assert load_calibration(str(path)) == CALIBRATION
     path.write_text(path.read_text().replace('"gate_threshold"', '"gate"'))
     assert load_calibration(str(path)) == CALIBRATION
 
 
-def test_a_calibration_made_on_this_machine_is_found_after_the_bundled_ones(monkeypatch, tmp_path):
-    monkeypatch.setattr(paths, "DATA", tmp_path)
+@pytest.fixture
+def home(monkeypatch, tmp_path):
     monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
-    replace(CALIBRATION, name="mine").save(paths.calibrations())
-    assert load_calibration("mine").name == "mine"
-    replace(CALIBRATION, gate_threshold=0.99).save(paths.calibrations())
-    CALIBRATION.save(tmp_path / "calibrations")
-    assert load_calibration("prose").gate_threshold == CALIBRATION.gate_threshold
-    assert known() == ["mine", "prose"]
 
 
-@pytest.mark.parametrize("name", ["novel", "../prose", "", "/nowhere/x.json"])
-def test_an_unknown_name_is_refused_with_the_known_ones(monkeypatch, tmp_path, name):
-    monkeypatch.setattr(paths, "DATA", tmp_path)
-    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
-    CALIBRATION.save(tmp_path / "calibrations")
-    with pytest.raises(CalibrationError, match=r"bundled ones: prose; a path must end in \.json"):
+@pytest.mark.usefixtures("home")
+def test_a_calibration_made_on_this_machine_is_found_after_the_bundled_ones():
+    bundled = load_calibration("prose")
+    for name in ("mine", "prose"):
+        replace(CALIBRATION, name=name).save(paths.calibrations())
+    assert load_calibration("mine").gate_threshold == 0.93 and load_calibration("prose") == bundled
+    assert known() == sorted({"mine", *BUNDLED})
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("name", ["novel", "../prose", "", "/nowhere/x.json", "no\0name", "x" * 300])
+def test_an_unknown_name_is_refused_with_the_known_ones(name):
+    with pytest.raises(
+        CalibrationError, match=r"bundled ones: .*prose.*; a path must end in \.json|can't be read"
+    ):
         load_calibration(name)
 
 
@@ -279,8 +253,6 @@ def test_a_file_of_another_version_is_refused_and_says_what_to_do(tmp_path, sche
 
 # What ships.
 
-BUNDLED = ("prose", "code", "dialog", "mixed", "robust")
-
 
 @pytest.mark.parametrize("name", BUNDLED)
 def test_a_bundled_calibration_fits_the_default_configuration_and_the_bundled_profile(name):
@@ -291,18 +263,18 @@ def test_a_bundled_calibration_fits_the_default_configuration_and_the_bundled_pr
     for bucket in calibration.buckets:
         assert bucket.prompts >= 19 and 0 <= bucket.deltas["0.95"] < 0.05
     assert calibration.predictor is not None and calibration.drift is not None
+    assert calibration.overlap() == []
 
 
 @pytest.mark.parametrize("name", BUNDLED)
-def test_no_document_of_a_bundled_calibration_is_in_both_folds_or_in_a_test_set(name):
-    calibration = load_calibration(name)
-    assert calibration.overlap() == []
+def test_no_document_of_a_bundled_calibration_is_in_a_test_set(name):
     data = paths.REPOSITORY.parent / "shared" / "data"
     if not data.is_dir():
         pytest.skip("the test documents are not in ../shared/data")
     tests = [p for d in ("prose", "code", "dialog", "docs") for p in (data / d / "test").glob("*.txt")]
     assert len(tests) > 50
-    assert calibration.overlap_with(hashlib.sha256(p.read_bytes()).hexdigest() for p in tests) == []
+    seen = (hashlib.sha256(p.read_bytes()).hexdigest() for p in tests)
+    assert load_calibration(name).overlap_with(seen) == []
 
 
 def test_robust_is_at_least_as_careful_as_each_of_its_domains():
@@ -335,9 +307,3 @@ def test_whatever_a_file_of_that_name_holds_is_one_error(tmp_path, no_plain_file
         no_plain_file(path, kind)
     with pytest.raises(CalibrationError, match=r"can't be read|is corrupt"):
         load_calibration(str(path))
-
-
-@pytest.mark.parametrize("name", ["x" * 300, "no\0name", "", "a/../../b"])
-def test_a_name_that_no_file_can_have_is_one_error(name):
-    with pytest.raises(CalibrationError, match=r"no calibration|can't be read"):
-        load_calibration(name)

@@ -43,12 +43,6 @@ def test_evaluate_makes_no_prompt_where_the_last_one_cannot_be_made(run, data, t
     assert not list(tmp_path.glob("home/evaluations/*/prompts/*/*"))
 
 
-def test_calibrate_counts_its_documents_first(run, data, tmp_path):
-    (tmp_path / "p.txt").write_text("short")
-    code, out, err = run("calibrate", "demo", tmp_path / "p.txt", "--domain", "x")
-    assert (code, out) == (2, "") and "by --tokens" in err and "loading model" not in err
-
-
 @pytest.mark.parametrize(
     "command", [("profile", "--prompts", "none"), ("bench", "kernel", "--out", "/dev/null/x.json")]
 )

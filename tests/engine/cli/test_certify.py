@@ -42,9 +42,10 @@ def test_the_model_s_own_attention_is_exact(told, run, model, home):
     assert found["run"]["rows"] == 2 * 2 * 16 and len(found["heads"]) == 4
     code, out, _ = run("certify", "--model", model, "--prompt", model.parent / "prompt.txt")
     assert code == 0 and "attention 'sdpa': exact" in out and "beyond rounding" in out
+    assert "--rows-of" not in out, "nothing was lost, so nothing is suggested"
     asked = ("certify", "--model", model, "--prompt", model.parent / "prompt.txt")
-    code, out, _ = run(*asked, "--confidence", 0.995)
-    assert code == 0 and "at 99.5% confidence each" in out and "100% confidence" not in out
+    code, out, _ = run(*asked, "--confidence", 0.995, "--method", "window=128")
+    assert code == 0 and "at 99.5% confidence each" in out and "--rows-of 'its question'" in out
     assert told("--attention", "eager")[1]["function"] == "eager"
 
 
@@ -104,6 +105,10 @@ def test_rows_that_are_named_by_place_and_by_phrase_are_kept_with_their_text(tol
     assert code == 0, err
     made = read_certificate(Path(found["bundle"]))
     (phrase, last), row = totals(made.named), made.certificate
+    whole, kept = next(claim for claim in made.claims if claim.scope == "pass"), found["run"]
+    stored = (whole.mass, whole.mass_bound, whole.hit_rate)
+    assert stored == (kept["mass"], kept["mass_bound"], kept["hit_rate"])
+    assert row.subject == "window=128" and len(made.claims) == 1 + 2 + 4
     assert json.loads(row.config_json)["rows_at"] == ["last:4", phrase.label]
     assert last.rows == 4 * 2 * 2 and 0 < last.mass < 1
     read = "".join(one.text for one in made.named if one.label == phrase.label)
@@ -113,13 +118,6 @@ def test_rows_that_are_named_by_place_and_by_phrase_are_kept_with_their_text(tol
     bundle = Path(found["bundle"])
     assert code == 0 and all(one.text is None for one in read_certificate(bundle).named), err
     assert "sees the last" not in (bundle / "manifest.json").read_text(), "nor is the phrase kept"
-
-
-def test_the_command_suggests_naming_rows_where_something_was_lost(run, model, home):
-    asked = ("certify", "--model", model, "--prompt", model.parent / "prompt.txt", "--rows", 8)
-    assert "--rows-of 'its question'" in run(*asked, "--method", "window=128")[1]
-    assert "--rows-of" not in run(*asked)[1], "exact up to rounding"
-    assert "--rows-of" not in run(*asked, "--method", "window=128", "--rows-at", "last:4")[1]
 
 
 def test_a_tolerance_that_is_not_kept_is_exit_code_1(told, tmp_path):
@@ -197,20 +195,6 @@ def test_our_own_router_is_certified_and_listed_and_exported(told, run, model, h
     code, out, err = run("ingest", tmp_path / "one.zip", "--json")
     assert code == 0 and json.loads(out)["bundles"][0]["new"], err
     assert read_certificate(home / "spool" / row.run_id) == made
-
-
-def test_a_plan_is_stored_with_what_it_keeps(told, tmp_path):
-    code, found, err = told("--method", "window=128", "--rows", 16, "--out", tmp_path)
-    assert code == 0, err
-    made = read_certificate(tmp_path / found["run_id"])
-    kept = found["run"]
-    whole = next(claim for claim in made.claims if claim.scope == "pass")
-    assert (whole.mass, whole.mass_bound, whole.hit_rate) == (
-        kept["mass"],
-        kept["mass_bound"],
-        kept["hit_rate"],
-    )
-    assert made.certificate.subject == "window=128" and len(made.claims) == 1 + 2 + 4
 
 
 def test_what_cannot_be_written_is_said_before_the_model_is_loaded(told, tmp_path):

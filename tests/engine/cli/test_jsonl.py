@@ -1,11 +1,9 @@
-"""``analyze`` and ``calibrate`` on .jsonl files, which they read as New run does. The bundled model on a CPU."""
+"""``analyze`` and ``calibrate`` on .jsonl files, which they read as New run does. CPU, a tiny model."""
 
 import json
-import shutil
 
 import pytest
 
-from routesparse.engine import paths
 from routesparse.engine.calibrate.prompts import read_documents
 from routesparse.engine.models.load import load_tokenizer
 from routesparse.engine.store.bundle import read_bundle
@@ -25,17 +23,15 @@ def rows(tmp_path, monkeypatch):
     return write
 
 
-def test_messages_are_read_through_the_models_own_template(run, rows, tmp_path):
-    model = tmp_path / "chatty"
-    shutil.copytree(paths.DATA / "models" / "demo", model)
+def test_messages_are_read_through_the_models_own_template(run, rows, tiny_model, tmp_path):
+    model = tiny_model.save(tmp_path / "chatty")
     (model / "chat_template.jinja").write_text(
         "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
         "{% if add_generation_prompt %}<|assistant|>{% endif %}"
     )
     file = rows({"text": "another"}, {"messages": [QUESTION], "n": 1})
-    code, _, err = run(
-        "analyze", file, "--number", "2", "--model", model, "--out", tmp_path, "--no-answer-check"
-    )
+    dense = ("--break-even", 100_000, "--no-answer-check")
+    code, _, err = run("analyze", file, "--number", 2, "--model", model, "--out", tmp_path, *dense)
     assert code == 0, err
     (bundle,) = tmp_path.glob("*/prompt.parquet")
     record = read_bundle(bundle.parent)

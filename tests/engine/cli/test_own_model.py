@@ -16,10 +16,10 @@ SMALLER = {
     "profile": ("--quick",),
     "analyze": ("--break-even", "0"),
     "tune": (
-        *("--tokens", "600", "--windows", "8", "--prices", "0.5,0.25"),
+        *("--tokens", "600", "--windows", "6", "--prices", "0.5,0.25"),
         *("--confidence", "0.6", "--target", "kl=5"),
     ),
-    "calibrate": ("--fold-a", "20", "--fold-b", "22", "--tokens", "520", "600", "--audit-rows", "64"),
+    "calibrate": ("--fold-a", "4", "--fold-b", "4", "--tokens", "520", "600", "--audit-rows", "64"),
 }
 
 

@@ -27,10 +27,7 @@ SMALL = ("--tokens", 600, "--windows", 6, "--prices", "0.5,0.25", "--confidence"
 @pytest.fixture(scope="module")
 def model(tiny_model, tmp_path_factory):
     """A tiny saved model with one token per byte, and a home with a latency profile that fits it."""
-    root = tmp_path_factory.mktemp("tune")
-    tiny_model.save(root / "tiny")
-    tiny_model.measured().save(root / "profiles")
-    return root / "tiny"
+    return tiny_model.save_measured(tmp_path_factory.mktemp("tune"))
 
 
 @pytest.fixture(scope="module")
@@ -75,17 +72,15 @@ def test_a_price_is_measured_chosen_and_used_by_its_name(run, model, home, texts
     assert code == 0, err
     assert "mine-kl: price 0.5: KL to dense at most 5 nats a token on mine" in err
     assert [run.tuned_price for run in _recorded(home)] == ["mine-kl"]
-    with monkeypatch.context() as changed:
-        changed.setattr(tuned, "MOST_TIMES_LONGER", 0.9)  # the tiny model reads no prompt of twice a window
-        code, _, err = run(*command)
-    told = "promises nothing here: 'mine-kl' was tuned on windows of up to 600 tokens"
-    assert code == 0 and told in " ".join(err.split())
     folder = tmp_path / "given"
     folder.mkdir()
     shutil.copy(prompt, folder / "p.txt")
     of_folder = ("analyze", folder, *command[2:], "--out", tmp_path / "out")
     with monkeypatch.context() as changed:
-        changed.setattr(tuned, "MOST_TIMES_LONGER", 0.9)
+        changed.setattr(tuned, "MOST_TIMES_LONGER", 0.9)  # the tiny model reads no prompt of twice a window
+        code, _, err = run(*command)
+        told = "promises nothing here: 'mine-kl' was tuned on windows of up to 600 tokens"
+        assert code == 0 and told in " ".join(err.split())
         code, out, err = run(*of_folder, "--json")
         assert code == 0, err
         (made,) = json.loads(out)["runs"]
@@ -144,7 +139,7 @@ def test_several_processes_measure_what_one_does(run, model, home, texts, tmp_pa
     assert len(found["one"]) == 12 and found["one"] == found["two"]
     assert "--processes" not in tuned.load("two").command
     size = len(file.read_text().splitlines())
-    code, _, err = run(*common, "--rows", file, "--name", "two", "--processes", 2)
+    code, _, err = run(*common, "--rows", file, "--name", "two")
     assert code == 0 and len(file.read_text().splitlines()) == size + 1, "a header, and no row again"
 
 
@@ -189,8 +184,7 @@ def _only_what_was_measured_is_chosen_from(run, rows):
 
 
 def test_texts_that_were_edited_since_are_not_chosen_from(run, model, home, texts, tmp_path):
-    folder = tmp_path / "mine"
-    shutil.copytree(texts, folder)
+    folder = shutil.copytree(texts, tmp_path / "mine")
     command = ("tune", "mine", "--prompts", folder, "--model", model, "--target", "kl=5", *SMALL)
     assert run(*command)[0] == 0
     stale = set(tuned.load("mine-kl").documents)
@@ -245,22 +239,8 @@ def test_a_job_that_names_a_tuned_price_runs_at_it(run, model, home, texts):
         (("--name", "prose"), "'prose' is the name of a bundled tuned price or of a calibration"),
     ],
 )
-def test_wrong_input_is_one_line_and_exit_code_2(run, model, home, texts, change, told):
-    code, out, err = run("tune", "mine", "--prompts", texts, "--model", model, *SMALL, *change)
-    assert (code, out) == (2, "")
-    assert told in err.splitlines()[-1]
-    assert not paths.calibrations().exists()
-
-
-def test_a_calibration_comes_before_a_tuned_price_of_its_name(home):
-    """On the command line as in a job."""
-    bundled = paths.DATA / "calibrations" / "tuned" / "prose-kl.json"
-    place = home / "calibrations" / "tuned" / "mine.json"
-    place.parent.mkdir(parents=True)
-    place.write_text(bundled.read_text())
-    assert tuned.find("mine") is not None
-    (home / "calibrations" / "mine.json").write_text("{}")
-    assert tuned.find("mine") is None and tuned.find(str(place)) is not None
+def test_wrong_input_is_one_line_and_exit_code_2(refused, model, home, texts, change, told):
+    assert told in refused("tune", "mine", "--prompts", texts, "--model", model, *SMALL, *change)
 
 
 def test_too_few_windows_a_document_are_refused_before_the_model_is_loaded(run, model, home, tmp_path):

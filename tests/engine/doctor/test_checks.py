@@ -16,11 +16,11 @@ def headers(monkeypatch, tmp_path):
 
 def test_a_compiler_needs_pythons_headers_which_are_named_with_what_to_install(monkeypatch, headers):
     monkeypatch.setenv("CC", "sh")
-    found = doctor._compiler()
+    found = doctor.compiler()
     assert found.status == "problem" and "python3-dev" in found.detail
     assert str(headers / "Python.h") in found.detail
     (headers / "Python.h").touch()
-    found = doctor._compiler()
+    found = doctor.compiler()
     assert found.status == "ok" and "sh" in found.detail
 
 
@@ -32,5 +32,5 @@ def test_a_missing_compiler_is_a_problem(monkeypatch, headers, named, said):
     if named is not None:
         monkeypatch.setenv("CC", named)
     monkeypatch.setenv("PATH", str(headers))
-    found = doctor._compiler()
+    found = doctor.compiler()
     assert found.status == "problem" and said in found.detail and "install gcc" in found.detail

@@ -6,14 +6,16 @@ import json
 
 import pytest
 
-from routesparse.engine.cli.main import main
 from routesparse.engine.doctor import checks as doctor
 from routesparse.engine.doctor import deep as deep_check
 from routesparse.engine.models.load import load_model
+from tests.engine import shipped_profile
 
 
-def oracle_checks(name: str) -> list[doctor.Check]:
-    return [check for check in doctor.checks(name, deep=True) if check.name == "oracle"]
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
+    shipped_profile.keep(tmp_path / "home")
 
 
 def test_the_bundled_model_agrees_with_the_oracle_in_three_layers():
@@ -24,7 +26,7 @@ def test_the_bundled_model_agrees_with_the_oracle_in_three_layers():
     assert all(check.tokens == deep_check.TOKENS and check.routed_ms > 0 < check.dense_ms for check in found)
 
 
-def test_a_kernel_that_is_wrong_in_one_head_is_a_problem(monkeypatch):
+def test_a_kernel_that_is_wrong_in_one_head_is_a_problem(run, monkeypatch):
     execute = deep_check.execute
 
     def wrong(*arguments):
@@ -33,19 +35,14 @@ def test_a_kernel_that_is_wrong_in_one_head_is_a_problem(monkeypatch):
         return out, finite
 
     monkeypatch.setattr(deep_check, "execute", wrong)
-    checks = oracle_checks("demo")
-    assert [check.status for check in checks[:3]] == ["problem"] * 3
-    assert "do not trust runs of this model here" in checks[0].detail
+    code, out, _ = run("doctor", "--deep", "--json")
+    checks = [check for check in json.loads(out)["checks"] if check["name"] == "oracle"]
+    assert code == 1 and [check["status"] for check in checks[:3]] == ["problem"] * 3
+    assert "do not trust runs of this model here" in checks[0]["detail"]
 
 
-@pytest.mark.parametrize("poison", [float("nan"), float("inf")], ids=str)
-def test_a_poisoned_model_is_a_problem_that_names_it(tiny_model, tmp_path, poison):
-    folder = tiny_model.save(tmp_path / "poisoned", poison=poison)
-    (check,) = oracle_checks(str(folder))
+def test_a_poisoned_model_is_a_problem_that_names_it(tiny_model, tmp_path):
+    tiny_model.measured().save(tmp_path / "home" / "profiles")
+    folder = tiny_model.save(tmp_path / "poisoned", poison=float("nan"))
+    (check,) = (check for check in doctor.checks(str(folder), deep=True) if check.name == "oracle")
     assert check.status == "problem" and "NaN or Inf" in check.detail
-
-
-def test_the_command_reports_it(capsys):
-    assert main(["doctor", "--deep", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["checks"]
-    assert sum(check["name"] == "oracle" and check["status"] == "ok" for check in found) == 3

@@ -104,7 +104,7 @@ def test_settings_that_can_not_be_meant_are_refused_before_the_model_is_touched(
 def captured(model):
     """What blocks of this model share, which a CPU leaves empty."""
     with route(model, CONFIG):
-        return tiny_shape.router_of(model)._graphs
+        return tiny_shape.router_of(model).graphs
 
 
 def test_blocks_of_one_model_share_what_a_gpu_captured_until_it_moves_runs_out_of_memory_or_goes():

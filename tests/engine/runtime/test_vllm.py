@@ -219,7 +219,7 @@ def test_an_empty_mount_point_takes_no_record_and_the_server_goes_on(tmp_path, m
     spool.mkdir(parents=True)
     requests = requests_into(spool)
     with caplog.at_level(logging.WARNING, "vllm.routesparse"):
-        plugin._tell(requests.settings, requests.chosen, requests.model)
+        plugin.tell(requests.settings, requests.chosen, requests.model)
         assert "will record no request until this is mended" in caplog.text
         assert prefill(requests, Row("a", 0, 0, TOKENS, 0, TOKENS), inputs_of(1))
     assert "could not record request a" in caplog.text and "is the shared folder mounted" in caplog.text
@@ -227,7 +227,7 @@ def test_an_empty_mount_point_takes_no_record_and_the_server_goes_on(tmp_path, m
     caplog.clear()
     shared_folder.mark()
     assert prefill(requests, Row("b", 0, 0, TOKENS, 0, TOKENS), inputs_of(2))
-    plugin._tell(requests.settings, requests.chosen, requests.model)
+    plugin.tell(requests.settings, requests.chosen, requests.model)
     assert len([path for path in spool.iterdir() if path.is_dir()]) == 1
     assert not [line for line in caplog.records if line.levelno >= logging.WARNING]
 
