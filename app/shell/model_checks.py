@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Literal
 
 from routesparse.app.ui import numbers
-from routesparse.app.ui.error_words import wrong
+from routesparse.app.ui.states import wrong
 from routesparse.engine.calibration.artifact import Calibration, load_calibration
 from routesparse.engine.calibration.folders import folders
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import InputError, ModelError
 from routesparse.engine.jobs.presence import Device
 from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.models import gguf
 from routesparse.engine.models.files import (
     check_tokenizer,
     check_weights,
@@ -59,6 +60,8 @@ def check(
     folder: Path, model: str, owner: str | None, devices: Sequence[Device], memory_bytes: int
 ) -> Checked:
     """The whole list. model: as requests name it. devices: of live workers; memory_bytes: of this machine."""
+    if folder.suffix == gguf.SUFFIX and folder.is_file():
+        return Checked(_packed(folder), None)
     files = [
         _tried("Family", lambda: f"{family_of(read_config(folder))}: tested; no code of the folder is run."),
         _tried("Weights", lambda: _weights(folder)),
@@ -102,6 +105,22 @@ def calibrations_for(folder: Path, owner: str | None, rescaled: bool = False) ->
     if rescaled:
         return [one for one in made if one.model == folder.name and one.model_revision != revision]
     return [one for one in made if one.model_revision == revision]
+
+
+def _packed(file: Path) -> list[Check]:
+    """Of a GGUF file that was not unpacked yet: what its header says."""
+    try:
+        found = gguf.describe(file)
+    except InputError as error:
+        return [Check("GGUF file", "problem", f"{error}.")]
+    licence = f", licence {found.licence}" if found.licence else ""
+    tokenizer = "In the file." if found.has_tokenizer else "The file holds none; use one that does."
+    return [
+        Check("Family", "ok", f"{found.config['model_type']}: tested; no code of the file is run."),
+        Check("Weights", "ok", f"{found.numbers / 1e6:,.0f} million, most of them {found.stored}{licence}."),
+        Check("Tokenizer", "ok" if found.has_tokenizer else "problem", tokenizer),
+        Check("Unpacked", "missing", f"Not yet: once, to {numbers.size(found.unpacked_bytes)} in bfloat16."),
+    ]
 
 
 def _tried(name: str, what: Callable[[], str]) -> Check:

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 from routesparse.engine import paths
 from routesparse.engine.errors import ModelError, first_line, shortened
 from routesparse.engine.files.plain_files import read_bounded, read_json
-from routesparse.engine.models import tokenizer_process
+from routesparse.engine.models import gguf, tokenizer_process
 from routesparse.engine.models.refusals import check_family_name
 from routesparse.engine.models.rope import check_own as check_own_rope
 from routesparse.engine.schema import FieldError, Whole, checked, in_file
@@ -59,7 +59,8 @@ class _Shape:
 
 
 def resolve(name_or_path: str) -> tuple[Path, str]:
-    """The folder of a model and the name that records use; a hub id is downloaded or taken from the cache.
+    """The folder of a model and the name that records use; a hub id is downloaded or taken from the cache, a GGUF
+    file, by itself or in a folder, is unpacked once (gguf.py).
 
     Errors: ModelError for an unknown name, a missing folder, or a hub that cannot be reached.
     """
@@ -70,10 +71,15 @@ def resolve(name_or_path: str) -> tuple[Path, str]:
         return folder, DEMO
     try:
         folder = Path(name_or_path).expanduser()
+        packed = gguf.file_in(folder) if folder.is_dir() else folder if folder.suffix == gguf.SUFFIX else None
+        if packed is not None and packed.is_file():
+            return gguf.unpack(packed), packed.stem
         if folder.is_dir():
             return folder, _own_name(folder)
         if folder.is_file():
-            raise ModelError(f"model {name_or_path!r} is a file; pass the folder that holds it")
+            raise ModelError(
+                f"model {name_or_path!r} is a file; pass a {gguf.SUFFIX} file or the folder that holds it"
+            )
     # Too long for a path, or the home of somebody unknown: no folder at any rate.
     except (OSError, RuntimeError) as error:
         why = shortened(first_line(error))
@@ -90,18 +96,38 @@ def _own_name(folder: Path) -> str:
 
 
 def offered() -> dict[str, str]:
-    """What the dashboard may open, by name: the bundled model and the folders in ``paths.models()``."""
-    folders = sorted(paths.models().glob("*/config.json"))
-    return {DEMO: DEMO} | {file.parent.name: str(file.parent) for file in folders if file.parent.name != DEMO}
+    """What a prompt can be analysed with, by name: the bundled model, the folders and unpacked GGUF files in
+    ``paths.models()``.
+    """
+    there = {name: unpacked_of(path) for name, path in folders().items()}
+    return {name: str(path) for name, path in there.items() if (path / "config.json").is_file()} | {
+        DEMO: DEMO
+    }
 
 
 def folders() -> dict[str, Path]:
-    """The bundled model and every folder in ``paths.models()`` by name, whole or not: for a list that says which."""
+    """The bundled model and every folder and GGUF file in ``paths.models()`` by name, whole or not: for a list that
+    says which.
+    """
     there = paths.models()
-    found = sorted(path for path in there.iterdir() if path.is_dir()) if there.is_dir() else []
-    return {DEMO: paths.DATA / "models" / DEMO} | {
-        path.name: path for path in found if path.name != DEMO and not path.name.startswith(".")
+    found = sorted(there.iterdir()) if there.is_dir() else []
+    named = {
+        path.name.removesuffix(gguf.SUFFIX): path
+        for path in found
+        if path.is_dir() or (path.suffix == gguf.SUFFIX and path.is_file())
     }
+    return {DEMO: paths.DATA / "models" / DEMO} | {
+        name: path for name, path in named.items() if name != DEMO and not name.startswith(".")
+    }
+
+
+def unpacked_of(path: Path) -> Path:
+    """The folder that was made of a GGUF file; the path itself where none was, and of a folder."""
+    try:
+        packed = gguf.file_in(path) if path.is_dir() else path
+        return path if packed is None else gguf.unpacked(packed) or path
+    except ModelError:
+        return path
 
 
 def downloaded() -> dict[str, Path]:
@@ -231,9 +257,9 @@ def weight_files(folder: Path) -> list[Path]:
     else:
         files = sorted(folder.glob("*.safetensors"))
     if not files:
-        others = any(folder.glob("*.bin")) or any(folder.glob("*.gguf")) or any(folder.glob("*.pt"))
+        others = any(folder.glob("*.bin")) or any(folder.glob("*.pt"))
         what = "only weights in other formats" if others else "no weights"
-        raise ModelError(f"model {folder.name!r} has {what}; RouteSparse reads *.safetensors only")
+        raise ModelError(f"model {folder.name!r} has {what}; RouteSparse reads *.safetensors and *.gguf")
     missing = [file.name for file in files if file.parent != folder or not os.path.isfile(file)]
     if missing:
         raise ModelError(f"model {folder.name!r} lacks {shortened(missing[0])!r}; download the model again")

@@ -1,4 +1,4 @@
-"""Loading a model: the bundled one, a local folder, or a hub id; safetensors only, no remote code.
+"""Loading a model: the bundled one, a local folder, or a hub id; safetensors or GGUF, no remote code.
 
 The folder is checked before its weights are read (files.py); what is left to go wrong while loading ends in
 one line too.
@@ -95,7 +95,7 @@ class LoadedModel:
 def load_model(
     name_or_path: str = DEMO, *, device: str = "auto", rope: RopeScaling | None = None
 ) -> LoadedModel:
-    """Load "demo", a folder with config.json and *.safetensors, or a hub id (org/name).
+    """Load "demo", a folder with config.json and *.safetensors, a GGUF file, or a hub id (org/name).
 
     device: "auto" is the first GPU, else the CPU. The dtype is float32 on a CPU and bfloat16 on a GPU. rope: rescales
     the positions for longer prompts (rope.py); the revision is then another one.

@@ -10,13 +10,14 @@ import streamlit as st
 from routesparse.app.screens.models import sources, texts, workers
 from routesparse.app.shell import identity, jobs_view, model_checks, navigate
 from routesparse.app.shell.access import Access, access
-from routesparse.app.ui import numbers, states
+from routesparse.app.ui import elements, numbers, states
 from routesparse.engine.errors import InputError, StoreError
 from routesparse.engine.jobs.documents import pack
 from routesparse.engine.jobs.estimate import preparation_estimate
 from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest
 from routesparse.engine.jobs.request import Request
-from routesparse.engine.models.files import DEMO, folders
+from routesparse.engine.models.files import DEMO, folders, unpacked_of
+from routesparse.engine.models.gguf import SUFFIX
 
 _MARKS = {"ok": "✓", "missing": "○", "problem": "✗"}
 _MEANING = {"ok": "there", "missing": "missing, not needed", "problem": "to fix"}
@@ -36,7 +37,8 @@ def render() -> None:
             name, folder = _chosen()
             model = DEMO if name == DEMO else str(folder)
             devices = [worker.device for worker in alive if worker.device is not None]
-            checked = model_checks.check(folder, model, identity.owner(), devices, workers.memory_bytes())
+            with st.spinner("Reading its files", show_time=True):
+                checked = model_checks.check(folder, model, identity.owner(), devices, workers.memory_bytes())
             _checklist(opened, name, model, checked)
         if checked.usable and checked.size is not None:
             with st.container(border=True, key="card-calibrate", gap="small"):
@@ -56,7 +58,7 @@ def _chosen() -> tuple[str, Path]:
     if wanted in there:
         st.session_state["model"] = wanted
     name = st.selectbox("Model", list(there), key="model", bind="query-params", width=420)
-    return name, there[name]
+    return name, unpacked_of(there[name])
 
 
 def _checklist(opened: Access, name: str, model: str, checked: model_checks.Checked) -> None:
@@ -73,10 +75,17 @@ def _checklist(opened: Access, name: str, model: str, checked: model_checks.Chec
                 f'{check.name}</b> <span class="rs-note">{escape(check.text)}</span></div>',
                 width="stretch",
             )
-    if not checked.usable or checked.size is None:
+    quick, full = ProfileRequest(model, quick=True), ProfileRequest(model)
+    if not checked.usable or (checked.size is None and not model.endswith(SUFFIX)):
         states.field_error("A line marked ✗ must be fixed before this model can be analysed.")
         return
-    quick, full = ProfileRequest(model, quick=True), ProfileRequest(model)
+    if checked.size is None:
+        if st.button("Unpack it and measure a quick profile", type="primary", key="unpack"):
+            _submit(opened, quick, b"")
+        st.html(
+            '<div class="rs-note">A job of the worker: a minute or two, once. It can be analysed then.</div>'
+        )
+        return
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         if st.button("Analyse with this model", type="primary", key="analyse-with"):
             navigate.go("new", with_model=name)
@@ -85,9 +94,9 @@ def _checklist(opened: Access, name: str, model: str, checked: model_checks.Chec
         if st.button("Measure a full profile", key="profile-full"):
             _submit(opened, full, b"")
     seconds, minutes = _takes(opened, quick) or "seconds", _takes(opened, full) or "a minute or more on a CPU"
-    st.html(
-        f'<div class="rs-note">A profile is a job of the worker. Quick: {escape(seconds)}; full: {escape(minutes)}. It '
-        "takes less than 0.1 MB and replaces an earlier one of the same device and head size.</div>"
+    elements.note(
+        f"A profile is a job of the worker. Quick: {seconds}; full: {minutes}. It "
+        "takes less than 0.1 MB and replaces an earlier one of the same device and head size."
     )
     if checked.fitting:
         navigate.link(
@@ -128,13 +137,13 @@ def _calibrate(opened: Access, model: str, max_tokens: int) -> None:
         takes = _takes(opened, request) or (
             "no estimate yet, each takes about as long as an audited analysis of its length"
         )
-        st.html(
-            f'<div class="rs-note">{request.prompts:,} prompts of {request.least_tokens:,} to {request.most_tokens:,} '
-            f"tokens at most: {escape(takes)}; the result takes about 0.2 MB.</div>"
+        elements.note(
+            f"{request.prompts:,} prompts of {request.least_tokens:,} to {request.most_tokens:,} "
+            f"tokens at most: {takes}; the result takes about 0.2 MB."
         )
     if not (documents and wishes["name"]):
         missing = "Name the domain of these texts" if documents else "Upload texts and name their domain"
-        st.html(f'<div class="rs-note">{missing} to begin.</div>')
+        elements.note(f"{missing} to begin.")
     ready = request is not None and not problems and documents and wishes["name"]
     pressed = st.button("Calibrate", key="calibrate", type="primary", disabled=not ready)
     if pressed and ready and request is not None:

@@ -1,4 +1,4 @@
-"""Where models come from: a folder put into the models folder, or one that the hub's cache holds already."""
+"""Where models come from: a folder or GGUF file put into the models folder, an upload, or the hub's cache."""
 
 from __future__ import annotations
 
@@ -6,21 +6,34 @@ import shlex
 
 import streamlit as st
 
-from routesparse.app.ui import states
+from routesparse.app.shell import identity
+from routesparse.app.ui import elements, states
 from routesparse.engine import paths
 from routesparse.engine.errors import InputError
+from routesparse.engine.models import gguf
 from routesparse.engine.models.files import HUB_ID, adopt, downloaded, folders
+
+_MOST_UPLOAD_MB = 2_048
 
 
 def card() -> None:
     """Draw the card; the page opens no folder but the models folder, and asks no network."""
     st.html('<div class="rs-h">Add a model</div>')
     place = shlex.quote(str(paths.models()))
-    st.html(
-        '<div class="rs-note">A folder: link or copy it into the models folder, then reload. The page opens no other '
-        "folder; ROUTESPARSE_HOME moves it.</div>"
+    elements.note(
+        "A folder or a GGUF file: link or copy it into the models folder, then reload. The page opens no other "
+        "folder; ROUTESPARSE_HOME moves it."
     )
-    st.code(f"mkdir -p {place} && ln -s /path/to/model {place}/NAME", language=None, wrap_lines=True)
+    st.code(f"mkdir -p {place} && ln -s /path/to/model {place}/", language=None, wrap_lines=True)
+    if identity.owner() is None:  # behind a login the models folder is the operator's
+        st.file_uploader(
+            "Or drop a GGUF file here",
+            type=["gguf"],
+            key="gguf-file",
+            max_upload_size=_MOST_UPLOAD_MB,
+            on_change=_keep,
+            help="It is copied into the models folder. Larger ones: link them there.",
+        )
     wanted = st.text_input(
         "A hub id",
         key="hub-id",
@@ -46,11 +59,22 @@ def card() -> None:
     there = folders()
     waiting = [name for name in cached if name.replace("/", "--") not in there and name != wanted]
     if waiting:
-        st.html('<div class="rs-note">Downloaded on this machine already:</div>')
+        elements.note("Downloaded on this machine already:")
     for name in waiting:
         st.button(f"Add {name}", key=f"add-{name}", on_click=_add, args=(name,))
     for problem in st.session_state.pop("add-problems", []):
         states.field_error(f"{problem}.")
+
+
+def _keep() -> None:
+    """Put what was uploaded into the models folder, whole or not at all."""
+    uploaded = st.session_state["gguf-file"]
+    if uploaded is None:
+        return
+    try:
+        st.session_state["added-model"] = gguf.keep(uploaded.name, uploaded)
+    except InputError as error:
+        st.session_state["add-problems"] = [str(error)]
 
 
 def _add(hub_id: str) -> None:

@@ -10,8 +10,8 @@ import streamlit as st
 
 from routesparse.app.shell import boundary, jobs_view, navigate, new_run_address, setting_words, verdict_bar
 from routesparse.app.shell.access import Access, access
-from routesparse.app.ui import facts, numbers, states, tables
-from routesparse.app.ui.error_words import wrong
+from routesparse.app.ui import elements, numbers, states, tables
+from routesparse.app.ui.states import wrong
 from routesparse.engine.errors import InputError, RouteSparseError, StoreError
 from routesparse.engine.jobs import log
 from routesparse.engine.jobs.estimate import Estimate, job_estimate, preparation_estimate
@@ -19,6 +19,7 @@ from routesparse.engine.jobs.job import STAGES, FailureKind, Job
 from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest, read_request
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import Request, RunRequest
+from routesparse.engine.models.gguf import SUFFIX
 from routesparse.engine.store import queries
 
 _EVERY_S = 1.0
@@ -71,8 +72,7 @@ def _active(named: str | None) -> None:
     sweeps = list(dict.fromkeys(job.sweep for job in jobs if job.sweep is not None))
     if not others and not sweeps:
         return
-    with st.container(border=True, key="card-active-jobs", gap="xsmall"):
-        st.html('<div class="rs-h">Active jobs</div>')
+    with elements.card("active-jobs", "Active jobs"):
         jobs_view.worker_note(queue)
         for sweep in sweeps:
             jobs_view.sweep_line(queue, queue.sweep(sweep))
@@ -91,12 +91,14 @@ def _ended(queue: JobQueue) -> None:
     failed = sum(job.state == "failed" for job in jobs)
     title = f"Ended jobs: {len(jobs)}{f', {failed} failed' if failed else ''}"
     with st.expander(title, key="ended-jobs"):
-        rows = (
-            f'<tr><td class="l say">{_line(queue, job)}</td><td><a href="'
-            f'{escape(navigate.address("runs", job=job.id))}" target="_self">Open</a></td></tr>'
+        rows = [
+            (
+                f'<td class="l say">{_line(queue, job)}</td>',
+                f'<a href="{escape(navigate.address("runs", job=job.id))}" target="_self">Open</a>',
+            )
             for job in jobs
-        )
-        st.html(tables.framed("".join(rows)))
+        ]
+        st.html(tables.table([], rows))
 
 
 def _line(queue: JobQueue, job: Job) -> str:
@@ -146,7 +148,7 @@ def _watch(job_id: str) -> None:
             st.progress(min(1.0, job.done / job.total))
         request = read_request(job.kind, job.request_json)
         past = None if job.ended else _estimate(opened, job, request)
-        st.html(facts.lines_html(_facts(queue, job, request, past)))
+        st.html(elements.lines_html(_facts(queue, job, request, past)))
         took = jobs_view.elapsed_s(job)
         if past and took and took > max(_FAR_OVER * past.high_s, past.high_s + _GRACE_S):
             states.note(
@@ -223,13 +225,13 @@ def _done(opened: Access, job: Job, request: Request) -> None:
                 navigate.link("Open the profile", "calibration", profile=str(job.result))
             else:
                 navigate.link("Open the calibration", "calibration", names=str(job.result))
-            navigate.link("Back to the model", "models", model=Path(request.model).name)
+            navigate.link("Back to the model", "models", model=Path(request.model).name.removesuffix(SUFFIX))
     elif job.run_id in opened.store.run_ids():
         verdict_bar.of_run(opened.store, str(job.run_id))
         if st.button("Open the routing map", key="open-job-map", type="primary"):
             navigate.go("map", run=queries.short_id(opened.store, str(job.run_id)))
     elif jobs_view.changing(opened, job):
-        st.html('<div class="rs-sub">Finished; the store is taking the run in.</div>')
+        elements.sub("Finished; the store is taking the run in.")
     else:
         told = "It was deleted, or its bundle was rejected: those are listed below with the reason."
         states.problem("The run of this job is not in the store", [told])
@@ -259,7 +261,7 @@ def _failed(job: Job, request: Request) -> None:
             settings = new_run_address.of_request(request)
             navigate.link("Edit settings", "new", from_job=job.id, **settings)
         else:
-            navigate.link("Back to the model", "models", model=Path(request.model).name)
+            navigate.link("Back to the model", "models", model=Path(request.model).name.removesuffix(SUFFIX))
     again = st.session_state.pop("retried", None)
     if again:
         navigate.go("runs", job=again)

@@ -120,7 +120,7 @@ def test_route_refuses_a_calibration_of_another_revision(folder):
             (path, "is unknown; pass demo")
             for path in ("/nowhere/at/all", "./nowhere", "~/nowhere", "../x/y")
         ),
-        (__file__, "is a file; pass the folder that holds it"),
+        (__file__, "is a file; pass a .gguf file or the folder that holds it"),
         ("no-such-org/no-such-model", "is neither a folder nor to be had from the hub"),
         ("demo", "the bundled model is missing"),
     ],
@@ -149,7 +149,7 @@ CONTENTS = [
     ("tokenizer.json", b'{"version": "1.0"', "tiny/tokenizer.json is not readable JSON"),
     ("tokenizer.json", b'{"version": "1.0"}', "model 'tiny' cannot be loaded"),
     ("config.json", None, "'tiny' has no config.json"),
-    (WEIGHTS, None, "has no weights; RouteSparse reads *.safetensors only"),
+    (WEIGHTS, None, "has no weights; RouteSparse reads *.safetensors and *.gguf"),
     ("tokenizer.json", None, "model 'tiny' has no tokenizer.json"),
 ]
 
@@ -218,7 +218,7 @@ def test_files_that_do_not_belong_together(folder):
     refused(folder, "embeds 32 tokens but its tokenizer has 40; use the tokenizer that belongs to it")
     (folder / WEIGHTS).rename(folder / "pytorch_model.bin")
     save_tokenizer(folder)
-    refused(folder, "has only weights in other formats; RouteSparse reads *.safetensors only")
+    refused(folder, "has only weights in other formats; RouteSparse reads *.safetensors and *.gguf")
 
 
 @pytest.mark.skipif(not LAB_MODEL.is_dir(), reason=f"needs {LAB_MODEL.parent.parent.name}/data/lab_model")

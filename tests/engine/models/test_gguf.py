@@ -1,0 +1,177 @@
+import importlib.util
+import io
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType
+from transformers import AutoModelForCausalLM
+
+from routesparse.engine.errors import ModelError, UnsupportedModelError
+from routesparse.engine.models import files, gguf, gguf_server
+from routesparse.engine.models.load import load_model
+
+_spec = importlib.util.spec_from_file_location("gguf_files", Path(__file__).with_name("gguf_files.py"))
+gguf_files = sys.modules["gguf_files"] = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(gguf_files)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """An empty home, and files read in this process: one of its own takes seconds to start."""
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
+
+    class Here:
+        lock = gguf._process.lock
+
+        def ask(self, question, content, **bounds):
+            try:
+                return list(gguf_server._answer(content, *question))
+            except Exception as error:
+                raise gguf.NoAnswerError(gguf_server._told(error)) from error
+
+        def end(self):
+            return 0
+
+    monkeypatch.setattr(gguf, "_process", Here())
+    return tmp_path / "home"
+
+
+def test_a_file_is_unpacked_once_within_bounds_and_is_that_model(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
+    file = gguf_files.write(tmp_path / "tiny.gguf")
+    loaded = load_model(str(file))
+    assert (loaded.name, loaded.layers, loaded.heads, loaded.kv_heads, loaded.max_tokens) == (
+        "tiny",
+        2,
+        4,
+        2,
+        512,
+    )
+    known = gguf_files.VOCABULARY.index
+    ids = [known("the"), *map(known, "Ġcat"), known("Ġthe")]
+    assert loaded.tokenizer("the cat the").input_ids == ids
+    stored = gguf_files.weights()
+    found = loaded.model.state_dict()
+    for layer in range(gguf_files.LAYERS):
+        value = stored[f"blk.{layer}.attn_v.weight"]
+        assert np.array_equal(found[f"model.layers.{layer}.self_attn.v_proj.weight"].numpy(), value)
+    assert "unpacking tiny.gguf" in capsys.readouterr().err
+    copied = tmp_path / "elsewhere" / "tiny.gguf"
+    copied.parent.mkdir()
+    shutil.copy(file, copied)
+    assert load_model(str(copied.parent)).revision == loaded.revision  # a folder with the file alone
+    assert capsys.readouterr().err == ""
+
+
+def test_queries_and_keys_turn_as_transformers_turns_them(home, tmp_path):
+    """llama.cpp stores the rows of a rotary pair next to each other, transformers half a head apart."""
+    tensors = gguf_files.weights()
+    own = AutoModelForCausalLM.from_pretrained(gguf.unpack(gguf_files.write(tmp_path / "a.gguf")))
+    head = gguf_files.HIDDEN // gguf_files.HEADS
+    rows = tensors["blk.0.attn_q.weight"].reshape(gguf_files.HEADS, head // 2, 2, -1)
+    turned = rows.swapaxes(1, 2).reshape(gguf_files.HIDDEN, -1)
+    assert torch.equal(own.model.layers[0].self_attn.q_proj.weight.float(), torch.from_numpy(turned.copy()))
+
+
+def test_packed_blocks_are_read_as_the_format_s_own_library_reads_them(home, tmp_path):
+    kind = GGMLQuantizationType.Q8_0
+    file = gguf_files.write(tmp_path / "q8.gguf", kind=kind)
+    assert gguf.describe(file).stored == "Q8_0" and gguf.describe(file).licence == "apache-2.0"
+    model = AutoModelForCausalLM.from_pretrained(gguf.unpack(file), dtype=torch.bfloat16)
+    packed = gguf_files.quants.quantize(gguf_files.weights()["blk.1.ffn_up.weight"], kind)
+    expected = torch.from_numpy(gguf_files.quants.dequantize(packed, kind)).bfloat16()
+    assert torch.equal(model.model.layers[1].mlp.up_proj.weight, expected)
+
+
+def cut(file):
+    file.write_bytes(file.read_bytes()[:-4000])
+
+
+def no_gguf(file):
+    file.write_bytes(b"PK\x03\x04" + file.read_bytes()[4:])
+
+
+def endless(file):
+    """A string of 2^62 bytes."""
+    content = bytearray(file.read_bytes())
+    content[24:32] = (1 << 62).to_bytes(8, "little")
+    file.write_bytes(bytes(content))
+
+
+def lying_over(file):
+    """The second tensor where the first is."""
+    content = bytearray(file.read_bytes())
+    name = b"output_norm.weight"
+    place = content.index(name) + len(name) + 4 + 8 + 4
+    content[place : place + 8] = bytes(8)
+    file.write_bytes(bytes(content))
+
+
+WRONG = [
+    ({}, cut, "tiny.gguf"),
+    ({}, no_gguf, "does not begin as a GGUF file does"),
+    ({}, endless, "no GGUF file that can be read"),
+    ({}, lying_over, "lies over another one"),
+    ({"layers": 4_000}, None, "4,000 layers in 20 tensors"),
+    ({"tokenizer": False}, None, "holds no tokenizer"),
+    ({"more": {"llama.rope.scaling.factor": 8.0}}, None, "rotary positions are rescaled"),
+    ({"more": {"split.count": 3}}, None, "one of 3 parts; join them"),
+    (
+        {"tensors": {k: v for k, v in gguf_files.weights().items() if "1.ffn_up" not in k}},
+        None,
+        "lacks 1 weights",
+    ),
+    (
+        {"tensors": gguf_files.weights() | {"rope_freqs.weight": np.ones(8, np.float32)}},
+        None,
+        "rotary positions",
+    ),
+    ({"more": {"llama.attention.head_count_kv": 3}}, None, "tiny"),
+]
+
+
+@pytest.mark.parametrize(("changes", "damage", "told"), WRONG)
+def test_a_file_that_cannot_be_used_ends_in_one_line_and_leaves_nothing(
+    home, tmp_path, changes, damage, told
+):
+    file = gguf_files.write(tmp_path / "tiny.gguf", **changes)
+    if damage is not None:
+        damage(file)
+    with pytest.raises(ModelError, match=told) as caught:
+        gguf.unpack(file)
+        files.check_folder(gguf.unpack(file))
+    assert "\n" not in str(caught.value)
+    assert gguf.unpacked(file) is None or "multiple" in str(caught.value)
+
+
+def test_a_family_off_the_list_is_refused_by_its_header(home, tmp_path):
+    with pytest.raises((UnsupportedModelError, ModelError), match="mamba"):
+        gguf.describe(gguf_files.write(tmp_path / "m.gguf", architecture="mamba"))
+
+
+def test_a_folder_with_two_files_asks_which(home, tmp_path):
+    for name in ("a", "b"):
+        gguf_files.write(tmp_path / f"{name}.gguf")
+    with pytest.raises(ModelError, match=r"holds 2 GGUF files; pass one of them, such as a\.gguf"):
+        files.resolve(str(tmp_path))
+
+
+def test_an_upload_is_kept_whole_or_not_at_all(home, tmp_path):
+    content = gguf_files.write(tmp_path / "tiny.gguf").read_bytes()
+    assert gguf.keep("tiny.gguf", io.BytesIO(content)) == "tiny"
+    assert files.folders()["tiny"].read_bytes() == content and "tiny" not in files.offered()
+    gguf.unpack(files.folders()["tiny"])
+    assert files.offered()["tiny"].endswith("/tiny")
+    for name, part, told in (
+        ("tiny.gguf", content, "is there already"),
+        ("other.gguf", content[:5_000], "other.gguf"),
+        ("../up.gguf", content, "can't be a model's name"),
+        (".hidden.gguf", content, "can't be a model's name"),
+    ):
+        with pytest.raises(ModelError, match=told):
+            gguf.keep(name, io.BytesIO(part))
+    assert [path.name for path in (home / "models").iterdir()] == ["tiny.gguf"]
