@@ -15,9 +15,12 @@ from typing import Any
 
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.jobs.signals import GRACE_S
 from routesparse.engine.store.bundle import verify_bundle
 
-ACTORS = Path(__file__).with_name("actors.py")
+WEB = Path(__file__).with_name("web.py")
+WORKER = Path(__file__).resolve().parents[1] / "engine" / "jobs" / "worker_process.py"
+PACE = {"layers": 4, "layer_s": 0.05, "lease_s": 1.0, "grace_s": GRACE_S}
 PATIENCE_S = 90.0
 PROMPT = "a prompt of a few words: swordfish"
 
@@ -31,13 +34,6 @@ class Tally:
     doubled: set[str] = field(default_factory=set)  # jobs with more than one run
     half: set[str] = field(default_factory=set)  # bundles that a reader saw incomplete
     wrong: list[str] = field(default_factory=list)  # anything else that must not be
-    met: dict[str, int] = field(default_factory=dict)  # what the faults hit
-    slowest_s: float = (
-        0.0  # from a fault until all jobs, and the next one, had ended and their runs were stored
-    )
-
-    def meets(self, what: str) -> None:
-        self.met[what] = self.met.get(what, 0) + 1
 
     @property
     def clean(self) -> bool:
@@ -51,7 +47,7 @@ class Stage:
         self.home, self.patience_s = home, patience_s
         home.mkdir(parents=True, exist_ok=True)
         self.queue = JobQueue(home)
-        self.spool, self.environment = home / "spool", dict[str, str]()
+        self.spool = home / "spool"
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, **options: Any) -> subprocess.Popen[bytes]:
@@ -59,25 +55,19 @@ class Stage:
         if name in self.running and self.running[name].poll() is not None:
             self.running.pop(name)
         if name not in self.running:
-            home = self.home_of(name)
-            wishes = json.dumps({"home": str(home), **options})
+            wishes = json.dumps({"home": str(self.home), **PACE, **options})
             with open(self.home.with_name(f"{self.home.name} {name}.log"), "ab") as sink:
                 self.running[name] = subprocess.Popen(
-                    [sys.executable, str(ACTORS), name.split()[0], wishes],
+                    [sys.executable, str(WEB if name == "web" else WORKER), wishes],
                     env={
                         **os.environ,
-                        "ROUTESPARSE_HOME": str(home),
+                        "ROUTESPARSE_HOME": str(self.home),
                         "OMP_NUM_THREADS": "1",
-                        **self.environment,
                     },
                     stdout=sink,
                     stderr=sink,
                 )
         return self.running[name]
-
-    def home_of(self, name: str) -> Path:
-        """Of a process: here they have one together."""
-        return self.home
 
     def end(self, *names: str, by: int = signal.SIGKILL) -> list[int]:
         """Signal these processes and wait for their end; their exit codes."""
@@ -96,10 +86,10 @@ class Stage:
     def jobs(self) -> list[Any]:
         return self.queue.jobs(limit=100_000)
 
-    def status(self, name: str = "web") -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """What a page would read; empty before the first look."""
         try:
-            return json.loads((self.home_of(name) / "status.json").read_text())
+            return json.loads((self.home / "status.json").read_text())
         except FileNotFoundError:
             return {"runs": [], "partial": {}, "rejected": {}, "trouble": None}
 
@@ -158,13 +148,12 @@ class Stage:
                 if path.exists():
                     tally.half.add(f"{path.name}: {error}")
 
-    def recover(self, tally: Tally, since: float, failed: frozenset[str] = frozenset()) -> None:
+    def recover(self, tally: Tally, failed: frozenset[str] = frozenset()) -> None:
         """Worker and web run again; every job ends well but those of ``failed``, and so does the next one."""
         self.start("worker")
         self.start("web")
         following = self.submit("next.txt")
         self.until_stored()
-        tally.slowest_s = max(tally.slowest_s, time.monotonic() - since)
         runs = self.status()["runs"]
         for job in self.jobs():
             if job.state == "done" and job.run_id not in runs:

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from routesparse.engine import analyze, paths, shared_folder
+from routesparse.engine import analyze, shared_folder
 from routesparse.engine.bulk import folder as bulk
 from routesparse.engine.bulk.asked import Asked
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.crew.crews import Processes
 from routesparse.engine.errors import ModelError
 from routesparse.engine.store import spool
-from routesparse.engine.store.bundle import MANIFEST, read_bundle
+from routesparse.engine.store.bundle import read_bundle
 from routesparse.engine.store.duckdb_store import Store
 
 WORDS = "the quick brown fox jumps over the lazy dog. "
@@ -88,16 +88,6 @@ def test_what_the_dashboard_has_taken_in_is_not_made_again_and_what_is_damaged_i
     assert "3 runs (2 done before)" in run(*arguments(model, prompts))[1] and len(bundles(home)) == 1
 
 
-def test_bundles_that_several_hosts_see_are_found(home, tmp_path, monkeypatch):
-    monkeypatch.setenv("ROUTESPARSE_SHARED", str(tmp_path / "shared"))
-    for store, folder in (("postgresql://host/runs", tmp_path / "shared"), ("", home)):
-        monkeypatch.setenv("ROUTESPARSE_STORE", store)
-        bundle = folder / "bundles" / f"20261123-000000-{'a' * 16}"
-        bundle.mkdir(parents=True)
-        (bundle / MANIFEST).write_text("{}")
-        assert bulk._earlier(paths.spool()) == {"a" * 16: bundle}
-
-
 def test_a_folder_of_all_hosts_that_goes_away_half_way_gets_no_run_until_it_is_back(
     run, model, home, prompts, tmp_path, monkeypatch
 ):
@@ -125,24 +115,6 @@ def test_a_folder_of_all_hosts_that_goes_away_half_way_gets_no_run_until_it_is_b
     away.rename(shared)
     code, out, err = run(*arguments(model, prompts))
     assert code == 0 and "3 runs (1 done before)" in out and len(bundles(shared)) == 3, err
-
-
-def test_a_bundle_that_is_taken_in_while_the_command_looks_is_not_made_again(
-    run, model, home, prompts, monkeypatch
-):
-    assert run(*arguments(model, prompts))[0] == 0
-    original = bulk._earlier
-
-    def taken_in_after(out):
-        found = original(out)
-        with closing(Store(home / "routesparse.duckdb")) as store:
-            assert len(spool.ingest_spool(store, home / "spool").ingested) == 3
-        return found
-
-    monkeypatch.setattr(bulk, "_earlier", taken_in_after)
-    code, out, err = run(*arguments(model, prompts))
-    assert code == 0 and "3 runs (3 done before)" in out, err
-    assert bundles(home) == []
 
 
 def test_a_prompt_that_fails_is_named_and_the_others_are_done(run, model, home, prompts, monkeypatch):
@@ -176,21 +148,6 @@ def test_a_prompt_that_fails_is_named_and_the_others_are_done(run, model, home, 
     assert code == 1 and "3 runs (2 done before)" in out and "3 failed" in out and "bad.txt failed: " in out
 
 
-def test_several_processes_make_the_same_runs_as_one(run, model, home, prompts, tmp_path, same_threads):
-    made = {}
-    for name, more in (("one", ()), ("two", ("--processes", 2))):
-        code, _, err = run(*arguments(model, prompts, "--out", tmp_path / name, "--audit", "rows", *more))
-        assert code == 0, err
-        records = [read_bundle(path) for path in (tmp_path / name).iterdir()]
-        made[name] = {
-            record.run.prompt_sha256: [
-                (c.layer, c.head, c.pattern, c.mass, c.lower_mass) for c in record.choices
-            ]
-            for record in records
-        }
-    assert len(made["one"]) == 3 and made["one"] == made["two"]
-
-
 def test_what_was_done_when_ctrl_c_came_is_kept(run, model, home, prompts, monkeypatch):
     original, calls = analyze.analyze_prompt, []
 
@@ -208,14 +165,14 @@ def test_what_was_done_when_ctrl_c_came_is_kept(run, model, home, prompts, monke
     assert "3 runs (1 done before)" in run(*arguments(model, prompts))[1]
 
 
-def test_a_command_that_is_killed_goes_on_where_it_was(run, model, home, prompts, same_threads):
+def test_a_command_that_is_killed_goes_on_where_it_was_and_several_processes_decide_as_one(
+    run, model, home, prompts, tmp_path, same_threads
+):
     """A process of its own, killed after its first run."""
-    for number in range(3, 12):
+    for number in range(3, 5):
         (prompts / f"{number}.txt").write_text(f"{number} {WORDS * 13}")
-    command = [
-        *(sys.executable, "-m", "routesparse.engine.cli.main"),
-        *map(str, arguments(model, prompts, "--processes", 2)),
-    ]
+    asked = arguments(model, prompts, "--audit", "rows")
+    command = [sys.executable, "-m", "routesparse.engine.cli.main", *map(str, (*asked, "--processes", 2))]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     patience = time.monotonic() + 240
     while not (home / "spool").is_dir() or not bundles(home):
@@ -224,12 +181,23 @@ def test_a_command_that_is_killed_goes_on_where_it_was(run, model, home, prompts
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=60)
     kept = {path.name for path in bundles(home)}
-    assert 1 <= len(kept) < 12
-    code, out, err = run(*arguments(model, prompts, "--json"))
+    assert 1 <= len(kept) < 5
+    code, out, err = run(*asked, "--json")
     assert code == 0, err
     found = json.loads(out)["runs"]
-    assert {row["run_id"] for row in found if row["earlier"]} == kept
-    assert len(found) == 12 == len({read_bundle(path).run.prompt_sha256 for path in bundles(home)})
+    assert {row["run_id"] for row in found if row["earlier"]} == kept and len(found) == 5
+    assert run(*asked, "--out", tmp_path / "alone")[0] == 0
+    several, one = decisions(home / "spool"), decisions(tmp_path / "alone")
+    assert len(one) == 5 and several == one
+
+
+def decisions(folder):
+    """By prompt: what was decided of each unit."""
+    records = [read_bundle(path) for path in folder.iterdir() if not path.name.startswith(".")]
+    return {
+        record.run.prompt_sha256: [(c.layer, c.head, c.pattern, c.mass, c.lower_mass) for c in record.choices]
+        for record in records
+    }
 
 
 @pytest.mark.parametrize(
@@ -247,11 +215,6 @@ def test_wrong_input_is_one_line_and_exit_code_2(run, model, home, tmp_path, mak
     (folder / "x.pdf").write_text("x")
     code, out, err = run(*arguments(model, folder, *make(folder)))
     assert (code, out) == (2, "") and told in err.splitlines()[-1]
-
-
-def test_processes_are_for_folders(run, model, home, prompts):
-    code, _, err = run(*arguments(model, prompts / "a.txt", "--processes", 2))
-    assert code == 2 and "--processes and --ray share a folder's prompts" in err
 
 
 def test_a_prompt_that_changes_while_others_run_fails(model, home, prompts):

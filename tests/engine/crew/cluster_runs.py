@@ -1,17 +1,19 @@
-"""The same light work by a pool and by three Ray nodes of which one is killed, in a process of its own."""
+"""Light work by two Ray nodes of which one is killed, in a process of its own: prints what came of it."""
 
 import functools
 import json
 import os
 import sys
+import threading
 import time
 from pathlib import Path
-
-from nodes import Nodes, killed_at
 
 from routesparse.engine.crew.crews import Processes
 from routesparse.engine.crew.share import share
 from routesparse.engine.crew.work import Piece, Work
+from routesparse.engine.scale.cluster import library
+
+PIECES, KILLED_AT = 48, 10
 
 
 def opened(begun, place):
@@ -27,38 +29,34 @@ def square(begun, number):
     return number * number
 
 
-def run(folder, processes):
-    begun, kept = folder / "begun", folder / "kept"
-    folder.mkdir()
-    with kept.open("a", buffering=1) as out:
+def main(folder):
+    library(loopback=True)
+    from ray.cluster_utils import Cluster
 
-        def keep(piece, found):
-            out.write(json.dumps([piece.name, found]) + "\n")
+    small = {"object_store_memory": 100 << 20, "node_ip_address": "127.0.0.1", "include_dashboard": False}
+    nodes = Cluster(initialize_head=True, head_node_args={**small, "num_cpus": 0})
+    workers = [nodes.add_node(num_cpus=1, **small) for _ in range(2)]
+    begun, kept, killed = folder / "begun", [], []
 
-        lots = [[Piece(str(n), n), Piece(str(n + 1), n + 1)] for n in range(0, 120, 2)]
-        work = Work("square", functools.partial(opened, str(begun)), lots, keep)
-        crew, count = processes.crew(work.opened)
+    def keep(piece, found):
+        kept.append([piece.name, found])
+        if len(kept) == KILLED_AT:
+            end = functools.partial(nodes.remove_node, workers.pop(), allow_graceful=False)
+            killed.append(threading.Thread(target=end))
+            killed[0].start()
+
+    lots = [[Piece(str(n), n), Piece(str(n + 1), n + 1)] for n in range(0, PIECES, 2)]
+    work = Work("square", functools.partial(opened, str(begun)), lots, keep)
+    try:
+        crew, count = Processes(None, nodes.address).crew(work.opened)
         outcome = share(work, crew, count, lambda text: print(text, file=sys.stderr))
-    return {
-        "kept": [json.loads(line) for line in kept.read_text().splitlines()],
+        killed[0].join()
+    finally:
+        nodes.shutdown()
+    found = {
+        "kept": kept,
         "begun": [int(line) for line in begun.read_text().split()],
         "failed": outcome.failed,
-        "done": outcome.done,
-    }
-
-
-def main(folder):
-    pool = run(folder / "pool", Processes(3))
-    nodes = Nodes()
-    try:
-        with killed_at(nodes, folder / "cluster" / "kept", 30) as killed:
-            cluster = run(folder / "cluster", Processes(None, nodes.address))
-    finally:
-        nodes.stop()
-    found = {
-        "pool": pool,
-        "cluster": cluster,
-        "killed": killed,
         "usage": os.environ["RAY_USAGE_STATS_ENABLED"],
     }
     print("RESULTS" + json.dumps(found))

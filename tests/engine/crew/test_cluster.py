@@ -32,22 +32,18 @@ def test_without_ray_the_error_says_what_installs_it(monkeypatch, tmp_path):
 
 @needs_ray
 def test_a_killed_node_loses_no_result_and_repeats_none(tmp_path):
-    """Three nodes of one CPU; one is killed after 30 results. Some half a minute, most of it Ray's own start."""
+    """Two nodes of one CPU; one is killed in the middle. Most of the time is Ray's own start."""
     command = [sys.executable, HERE / "cluster_runs.py", tmp_path]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.rpartition("RESULTS")[2])
-    pool, other = found["pool"], found["cluster"]
-    assert found["killed"] and found["killed"][0] < len(other["kept"]), "a node was killed in the middle"
     assert "is done again by another one" in done.stderr
-    wanted = [[str(number), number * number] for number in range(120) if number != 13]
-    assert sorted(pool["kept"], key=lambda row: row[1]) == wanted
-    assert sorted(other["kept"], key=lambda row: row[1]) == wanted
-    assert pool["failed"] == other["failed"] == {"13": "ValueError: unlucky"}
+    wanted = [[str(number), number * number] for number in range(48) if number != 13]
+    assert sorted(found["kept"], key=lambda row: row[1]) == wanted
+    assert found["failed"] == {"13": "ValueError: unlucky"}
     # What was kept was begun once; only what the killed node was doing was begun again.
-    again = [number for number, times in Counter(other["begun"]).items() if times > 1]
-    assert len(again) <= 1 and len(pool["begun"]) == 120
+    assert sum(times > 1 for times in Counter(found["begun"]).values()) <= 1
     assert found["usage"] == "0"
 
 

@@ -51,12 +51,13 @@ def test_a_queue_whose_tables_are_damaged_is_refused(file, home, written, flippe
         opened(home)
 
 
-def test_a_flipped_bit_is_refused_or_loses_no_job(file, home):
+def test_a_flipped_bit_and_a_torn_file_are_refused_or_lose_no_job(file, home):
     whole, moments, outcomes = file.read_bytes(), random.Random(20261123), []
     places = [place for place, byte in enumerate(whole) if byte]  # most of a small file is unused
     for _ in range(300):
         content = bytearray(whole)
         content[moments.choice(places)] ^= 1 << moments.randrange(8)
+        del content[moments.choice((len(whole), moments.randrange(1, len(whole)))) :]
         for left in home.glob(f"{FILE}-*"):  # the log of writes of a file that was refused
             left.unlink()
         file.write_bytes(content)

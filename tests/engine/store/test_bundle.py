@@ -6,15 +6,9 @@ import errno
 import hashlib
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
-import duckdb
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -38,15 +32,6 @@ def test_round_trip_gives_equal_records_in_sorted_order(record, tmp_path):
             assert set(getattr(back, field)) == set(getattr(record, field))
     keys = [(row.layer, row.head, row.segment, row.candidate) for row in back.candidates]
     assert keys == sorted(keys)
-
-
-def test_plain_pandas_and_duckdb_read_the_files(record, tmp_path):
-    path = bundle.write_bundle(record, tmp_path)
-    frame = pd.read_parquet(path / "head_choice.parquet")
-    assert len(frame) == 8 * 8 * 2 and frame["lower_mass"].dtype == float
-    with duckdb.connect() as connection:
-        count = connection.execute(f"SELECT count(*) FROM '{path}/candidate_score.parquet'").fetchone()
-    assert count == (8 * 8 * 2 * 21,)
 
 
 def test_existing_bundle_of_the_same_id_is_left_as_it_is(small, tmp_path):
@@ -127,6 +112,10 @@ def a_flipped_bit(path):
     (path / "head_choice.parquet").write_bytes(content)
 
 
+def a_torn_file(path):
+    os.truncate(path / "head_choice.parquet", 100)
+
+
 def a_link(path):
     (path / "audit.parquet").rename(path.parent / "outside.parquet")
     (path / "audit.parquet").symlink_to(path.parent / "outside.parquet")
@@ -159,6 +148,7 @@ def gigabytes(path):
 HOSTILE = {
     "missing": (a_missing_file, r"audit\.parquet is missing"),
     "changed": (a_flipped_bit, "checksum"),
+    "torn": (a_torn_file, "checksum"),
     "link": (a_link, "link"),
     "pipe": (a_pipe, "no plain file but a pipe or a device"),
     "pipe for a manifest": (
@@ -199,13 +189,6 @@ def test_a_damaged_or_hostile_bundle_is_refused(small, tmp_path, harm, told):
     path = bundle.write_bundle(small, tmp_path / "spool")
     harm(path)
     with pytest.raises(BundleError, match=told):
-        bundle.verify_bundle(path)
-
-
-def test_a_file_above_its_bound_is_not_read(small, tmp_path, monkeypatch):
-    path = bundle.write_bundle(small, tmp_path)
-    monkeypatch.setattr(bundle, "_MOST_FILE_BYTES", 1_000)
-    with pytest.raises(BundleError, match="it has more than 1,000 bytes"):
         bundle.verify_bundle(path)
 
 
@@ -274,37 +257,4 @@ def test_a_manifest_says_what_is_known_in_a_bounded_size(small, tmp_path, said, 
     path = bundle.write_bundle(small, tmp_path)
     rewrite_manifest(path, lambda manifest: manifest.update(said))
     with pytest.raises(BundleError, match=why):
-        bundle.verify_bundle(path)
-
-
-WRITER = """
-import importlib.util, sys
-from pathlib import Path
-from routesparse.engine.store import bundle
-spec = importlib.util.spec_from_file_location("factory", sys.argv[1])
-factory = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(factory)
-small = factory.make_record("k0", layers=2, heads=2, segments=1, tokens=2048, probe_columns=16)
-print("ready", flush=True)
-for i in range(10_000):
-    bundle.write_bundle(factory.rename(small, f"k{i}"), Path(sys.argv[2]))
-"""
-
-
-def finished_in(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if not path.name.startswith(bundle.TEMPORARY_PREFIX)]
-
-
-def test_killed_writer_leaves_whole_bundles_only(factory, tmp_path):
-    command = [sys.executable, "-c", WRITER, factory.__spec__.origin, str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE)
-    assert process.stdout.readline() == b"ready\n"
-    deadline = time.monotonic() + 60
-    while len(finished_in(tmp_path)) < 5 and time.monotonic() < deadline:
-        time.sleep(0.007)
-    process.send_signal(signal.SIGKILL)
-    process.wait(10)
-    process.stdout.close()
-    assert len(finished_in(tmp_path)) >= 5
-    for path in finished_in(tmp_path):
         bundle.verify_bundle(path)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from itertools import product
 
 import pytest
 
@@ -55,24 +57,30 @@ def told(home) -> list[str]:
         store.close()
 
 
-def test_wherever_a_bit_flips_no_bundle_is_lost_and_what_to_do_is_said(closed, tmp_path, monkeypatch):
-    said = []
-    for number, start in enumerate(blocks(closed)):
+def flip(file, start):
+    with open(file, "r+b") as handle:
+        handle.seek(start + 100)
+        byte = handle.read(1)[0] ^ 1
+        handle.seek(start + 100)
+        handle.write(bytes([byte]))
+
+
+def test_wherever_a_bit_flips_or_the_file_ends_no_bundle_is_lost_and_what_to_do_is_said(
+    closed, tmp_path, monkeypatch
+):
+    said, places = [], blocks(closed)
+    for number, (harm, start) in enumerate([*product([flip], places), *product([os.truncate], places[1::3])]):
         home = tmp_path / str(number)
         monkeypatch.setenv("ROUTESPARSE_HOME", str(home))
         shutil.copytree(closed, home)
-        with open(home / "routesparse.duckdb", "r+b") as file:
-            file.seek(start + 100)
-            byte = file.read(1)[0] ^ 1
-            file.seek(start + 100)
-            file.write(bytes([byte]))
+        harm(home / "routesparse.duckdb", start)
         problems = told(home)
         said += problems
         assert all(ADVICE in problem for problem in problems), problems
         if problems:
             for file in home.glob("routesparse.duckdb*"):
                 file.unlink()
-        assert told(home) == [], f"block {number} after the advice"
+        assert told(home) == [], f"{harm} at {start} after the advice"
     assert any("was not stored" in each for each in said), said
     assert any("could not be read" in each for each in said), said
     assert any("can't be opened" in each for each in said), said
