@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,15 +38,10 @@ from routesparse.engine.progress import Progress, no_progress
 from routesparse.engine.prompts.text import Prompt
 from routesparse.engine.record.passes import PromptTrace, RunInfo
 from routesparse.engine.rows import PromptRow, RunRecord
-from routesparse.engine.runtime.attention_router import AttentionRouter
-from routesparse.engine.runtime.dense_forward import (
-    DenseRouter,
-    SampledRouter,
-    sample_rows,
-    with_forward_errors,
-)
+from routesparse.engine.runtime.dense_forward import KeptRows, sample_rows, with_forward_errors
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.transformers import attention_modules, routed_by
+from routesparse.engine.runtime.watching import watched
 from routesparse.kernels.compile_ahead import Wanted, compiler_of
 
 # A dense prefill that nobody asked for may take this long: on two CPU cores, the bundled model's of 16,384 tokens.
@@ -119,10 +114,9 @@ def analyze_prompt(
     )
     ids = torch.tensor([prompt.token_ids], device=loaded.model.device)
     rows = sample_rows(prompt.tokens, config.seed) if audit == "full" else None
-    router: AttentionRouter = session if rows is None else SampledRouter(session, rows)
     wanted = measure_dense or audit == "full"
     steps = steps_after(loaded, prompt.tokens) if wanted or check_answer else 0
-    with routed_by(loaded.model, router):
+    with routed_by(loaded.model, session), _kept(loaded, rows) as routed_rows:
         if loaded.on_gpu:
             session.prepare(_blank_inputs(prompt.tokens, loaded, loaded.dtype), torch.device(loaded.device))
         with _counted(loaded, progress, "route"):
@@ -132,7 +126,7 @@ def analyze_prompt(
     if wanted or (check_answer and _affordable(trace.prompts[-1], routed.total_ms)):
         # One cache at a time.
         routed, by_routed = _continued(loaded, routed, steps)
-        with _counted(loaded, progress, "dense"):
+        with _counted(loaded, progress, "dense"), _kept(loaded, rows) as dense_rows:
             dense = prefill(loaded.model, ids, steps > 0)
         dense, by_dense = _continued(loaded, dense, steps)
     compared: dict[str, Any] = {} if dense is None else answer_figures(routed.logits, dense.logits)
@@ -162,12 +156,8 @@ def analyze_prompt(
         if steps:
             row = continuation_row(by_routed, by_dense, record.run.run_id, text_of)
             record = replace(record, continuations=(row,))
-    if rows is not None and record.run.routed:
-        reference = SampledRouter(DenseRouter(), rows)
-        with routed_by(loaded.model, reference):
-            prefill(loaded.model, ids)
-        assert isinstance(router, SampledRouter)
-        record = with_forward_errors(record, router.outputs, reference.outputs, rows)
+        if rows is not None and record.run.routed:
+            record = with_forward_errors(record, routed_rows, dense_rows)
     progress("write", 0, 1)
     return record
 
@@ -234,6 +224,14 @@ def _affordable(prompt: PromptTrace, total_ms: float) -> bool:
     others_ms = total_ms - prompt.audit_ms - prompt.timings()["total_ms"]
     dense_ms = sum(layer_pass.sum_of("dense_us") for layer_pass in prompt.passes) / 1e3
     return others_ms + dense_ms <= DENSE_AFFORDABLE_MS
+
+
+@contextmanager
+def _kept(loaded: LoadedModel, rows: torch.Tensor | None) -> Iterator[KeptRows]:
+    """Rows of every layer's attention output inside the block, if any."""
+    found = KeptRows(torch.empty(0) if rows is None else rows)
+    with nullcontext() if rows is None else watched(loaded.model, found):
+        yield found
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from tests.import_graph import (
 
 # Libraries that take long to import, or that not every machine has: functions may import them.
 HEAVY = (
-    *("datasets", "duckdb", "huggingface_hub", "jieba", "kvpress", "pandas", "plotly", "psutil"),
+    *("datasets", "duckdb", "gguf", "huggingface_hub", "jieba", "kvpress", "pandas", "plotly", "psutil"),
     *("psycopg", "pyarrow", "pydantic", "pydantic_core", "ray", "rouge", "rouge_score", "safetensors"),
     *("scipy", "sklearn", "streamlit", "tokenizers", "torch", "transformers", "triton", "vllm"),
     "wonderwords",
@@ -73,10 +73,6 @@ READ_BY_PAGES = {
 READ_BY_PAGES |= {"engine", "engine/store/opening.py"}
 
 
-def offenders(library: str, allowed) -> list[str]:
-    return [str(found) for found in IMPORTS if found.library == library and not allowed(found.file)]
-
-
 def test_app_imports_no_kernels_and_no_numeric_libraries() -> None:
     forbidden = {"torch", "triton", "transformers", "duckdb"}
     assert not [
@@ -100,8 +96,26 @@ def test_our_own_code_is_imported_as_routesparse() -> None:
     assert not [str(found) for found in IMPORTS if found.library in FOLDERS]
 
 
-def test_triton_stays_in_kernels() -> None:
-    assert not offenders("triton", lambda file: file.startswith("kernels/"))
+HOMES = {
+    "triton": ("kernels/",),
+    # The decision recorder makes its models by transformers alone: it must run beside any version of this project.
+    "transformers": (
+        *("engine/runtime/transformers.py", "engine/runtime/watching.py"),
+        *("engine/models/load.py", "engine/models/gguf_server.py"),
+        *("engine/lab/studies/decisions/", "engine/lab/studies/selection/together.py"),
+    ),
+    # The store in a file, how that file is opened and compacted, and the one of many writers.
+    "duckdb": ("engine/store/duckdb_file.py", "engine/store/duckdb_store.py", "engine/scale/ducklake.py"),
+    "psycopg": ("engine/scale/queue.py",),
+    "streamlit": ("app/",),
+    "plotly": ("app/",),
+}
+
+
+@pytest.mark.parametrize("library", HOMES)
+def test_a_library_stays_where_it_is_at_home(library: str) -> None:
+    wrong = [one for one in IMPORTS if one.library == library and not one.file.startswith(HOMES[library])]
+    assert not wrong, listed(f"imports of {library}", map(str, wrong))
 
 
 def test_modules_that_load_triton_are_imported_inside_functions_only() -> None:
@@ -115,26 +129,6 @@ def test_modules_that_load_triton_are_imported_inside_functions_only() -> None:
         and found.file not in device_code
         and any(f"{found.module}.".startswith(f"{name}.") for name in names)
     ]
-
-
-def test_transformers_stays_in_the_interface_and_model_loading() -> None:
-    # The decision recorder makes its models by transformers alone: it must run beside any version of this project.
-    homes = (
-        "engine/runtime/continuous.py",
-        "engine/runtime/transformers.py",
-        "engine/runtime/watching.py",
-        "engine/models/load.py",
-        "engine/lab/studies/decisions/problems.py",
-        "engine/lab/studies/decisions/recording.py",
-        "engine/lab/studies/selection/together.py",  # stacks the caches of prefills
-    )
-    assert not offenders("transformers", lambda f: f in homes)
-
-
-def test_duckdb_stays_in_the_stores() -> None:
-    """The one in a file, how that file is opened and compacted, and the one of many writers."""
-    homes = ("engine/store/duckdb_file.py", "engine/store/duckdb_store.py", "engine/scale/ducklake.py")
-    assert not offenders("duckdb", lambda file: file in homes)
 
 
 def test_what_serves_several_hosts_is_imported_where_it_is_opened() -> None:
@@ -154,15 +148,6 @@ def test_what_serves_several_hosts_is_imported_where_it_is_opened() -> None:
         and not found.file.startswith("engine/scale/")
         and (found.top_level or found.file not in {f"engine/{name}.py" for name in openers})
     ]
-
-
-def test_psycopg_stays_in_the_queue_of_several_hosts() -> None:
-    assert not offenders("psycopg", lambda file: file == "engine/scale/queue.py")
-
-
-@pytest.mark.parametrize("library", ["streamlit", "plotly"])
-def test_page_libraries_stay_in_app(library: str) -> None:
-    assert not offenders(library, lambda file: file.startswith("app/"))
 
 
 def test_only_heavy_libraries_are_imported_inside_functions() -> None:

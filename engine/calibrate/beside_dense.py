@@ -19,11 +19,12 @@ from torch import Tensor
 
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.device.graphs import Graphs
+from routesparse.engine.device.inputs import AttentionInputs
+from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.profiles.measure import NamedProfile, prepare_profile
 from routesparse.engine.runtime.attention_router import AttentionRouter
-from routesparse.engine.runtime.dense_forward import DenseRouter
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.transformers import routed_by
 
@@ -63,6 +64,13 @@ class Outcome:
     targets: Tensor  # int64 [R], the tokens that come next there
     cache: Any
     run: dict[str, float]
+
+
+class DenseRouter(AttentionRouter):
+    """Exact attention in every layer."""
+
+    def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> Tensor:
+        return dense_attention(inputs, window)
 
 
 class BesideDense:

@@ -7,47 +7,32 @@ the same sampled rows, and E = ||O - O_dense||_F / ||O_dense||_F per layer, head
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
-from routesparse.engine.device.inputs import AttentionInputs
-from routesparse.engine.method.attend import dense_attention
-from routesparse.engine.rows import HeadChoiceRow, RunRecord
-from routesparse.engine.runtime.attention_router import AttentionRouter
+from routesparse.engine.rows import RunRecord
+from routesparse.engine.runtime.watching import Call, Watcher
 
 SAMPLED_ROWS = 512
 LAST_ROWS = 64  # always in the sample: a prompt usually ends with its question
 
 
-class DenseRouter(AttentionRouter):
-    """Exact attention in every layer."""
+class KeptRows(Watcher):
+    """Keeps these rows of each layer's attention output: float32 [B, H, P, D] by layer."""
 
-    def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> torch.Tensor:
-        return dense_attention(inputs, window)
-
-
-class SampledRouter(AttentionRouter):
-    """Another router's attention, of which the given rows are kept: float32 [B, H, P, D] by layer."""
-
-    def __init__(self, inner: AttentionRouter, rows: torch.Tensor) -> None:
+    def __init__(self, rows: torch.Tensor) -> None:
+        self.rows = rows
         self.outputs: dict[int, torch.Tensor] = {}
-        self._inner, self._rows = inner, rows
 
-    def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> torch.Tensor:
-        out = self._inner.attend(inputs, layer=layer, window=window)
-        self.outputs[layer] = out[:, :, self._rows.to(out.device)].float().cpu()
-        return out
+    def start(self, name: str, prompt: torch.Tensor | None) -> bool:
+        return True
 
-    def serve(self, layers: int) -> None:
-        self._inner.serve(layers)
-
-    def start(self) -> None:
-        self._inner.start()
+    def heard(self, call: Call) -> None:
+        self.outputs[call.layer] = call.out[:, :, self.rows.to(call.out.device)].float().cpu()
 
     def finish(self) -> None:
-        self._inner.finish()
+        pass
 
 
 def sample_rows(tokens: int, seed: int) -> torch.Tensor:
@@ -63,25 +48,18 @@ def relative_error(out: torch.Tensor, dense: torch.Tensor) -> float:
     return float((out - dense).double().norm() / dense.double().norm().clamp_min(1e-30))
 
 
-def with_forward_errors(
-    record: RunRecord, routed: dict[int, torch.Tensor], dense: dict[int, torch.Tensor], rows: torch.Tensor
-) -> RunRecord:
-    """The record with ``forward_error`` in its layers and audits; rows [P] are those of both outputs."""
-    segments = _segments(record.choices)
+def with_forward_errors(record: RunRecord, routed: KeptRows, dense: KeptRows) -> RunRecord:
+    """The record with ``forward_error`` in its layers and audits; both passes kept the same rows."""
+    segments = {c.segment: (c.first_token, c.first_token + c.tokens) for c in record.choices}
     layers = tuple(
-        replace(row, forward_error=relative_error(routed[row.layer], dense[row.layer]))
+        replace(row, forward_error=relative_error(routed.outputs[row.layer], dense.outputs[row.layer]))
         for row in record.layers
     )
     audits = []
     for audit in record.audits:
         first, end = segments[audit.segment]
-        mine = (rows >= first) & (rows < end)
+        mine = (routed.rows >= first) & (routed.rows < end)
         place = (audit.batch_index, audit.head)
-        pair = (side[audit.layer][place][mine] for side in (routed, dense))
+        pair = (side.outputs[audit.layer][place][mine] for side in (routed, dense))
         audits.append(replace(audit, forward_error=relative_error(*pair) if bool(mine.any()) else None))
     return replace(record, layers=layers, audits=tuple(audits))
-
-
-def _segments(choices: Sequence[HeadChoiceRow]) -> dict[int, tuple[int, int]]:
-    """First row and end of every segment."""
-    return {c.segment: (c.first_token, c.first_token + c.tokens) for c in choices}

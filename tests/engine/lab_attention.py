@@ -99,7 +99,7 @@ def prompt_text(kind: str, characters: int) -> str:
     """Prose and code from the test splits; needles among needles for "needle"."""
     if kind == "needle":
         g = random.Random(0)
-        words = [
+        words = (
             "amber",
             "walnut",
             "river",
@@ -110,7 +110,7 @@ def prompt_text(kind: str, characters: int) -> str:
             "harbor",
             "cedar",
             "violet",
-        ]
+        )
         lines = []
         while sum(map(len, lines)) < characters:
             key = f"{g.choice(words)}-{g.choice(words)}-{g.choice(words)}"

@@ -93,15 +93,25 @@ class TestAnalyze:
         assert [bool(one["answer"]["tokens"]) for one in found] == [False, True]
 
     def test_without_json_people_read_a_summary(self, run, model, home, prompt, tmp_path):
-        code, out, err = run(
-            "analyze", prompt, "--model", model, "--break-even", 512, "--out", tmp_path / "here", "--no-text"
+        given = (
+            "--model",
+            model,
+            "--break-even",
+            512,
+            "--out",
+            tmp_path / "here",
+            "--no-text",
+            "--audit",
+            "full",
         )
+        code, out, err = run("analyze", prompt, *given)
         assert code == 0, err
         assert "of the causal area" in out
         (bundle,) = (tmp_path / "here").iterdir()
-        assert str(bundle) in out
-        assert read_bundle(bundle).prompt is None
-        assert not (home / "spool").exists()
+        assert str(bundle) in out and not (home / "spool").exists()
+        record = read_bundle(bundle)
+        assert record.prompt is None
+        assert [0 <= row.forward_error < 2 for row in record.layers] == [True] * 2, "beside the dense forward"
 
     def test_a_short_prompt_runs_dense_and_says_so(self, run, model, home, tmp_path):
         (tmp_path / "short.txt").write_text("short")

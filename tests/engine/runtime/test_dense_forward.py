@@ -9,13 +9,13 @@ from routesparse.engine.audit.rows import RowAuditor
 from routesparse.engine.runtime.dense_forward import (
     LAST_ROWS,
     SAMPLED_ROWS,
-    DenseRouter,
-    SampledRouter,
+    KeptRows,
     relative_error,
     sample_rows,
     with_forward_errors,
 )
 from routesparse.engine.runtime.session import RoutingSession
+from routesparse.engine.runtime.watching import Call
 
 
 def test_the_last_rows_are_always_sampled_and_the_others_once():
@@ -26,27 +26,20 @@ def test_the_last_rows_are_always_sampled_and_the_others_once():
     assert sample_rows(100, 0).tolist() == list(range(100))
 
 
-def attend(router, inputs, layer=0):
-    return router.attend(inputs, layer=layer)
-
-
-def test_the_dense_router_is_exact_and_the_sample_is_of_its_output(oracle):
-    inputs = oracle.draw_inputs(0)
-    rows = torch.tensor([0, 5, 699])
-    sampled = SampledRouter(DenseRouter(), rows)
-    out = attend(sampled, inputs, layer=3)
-    torch.testing.assert_close(out.double(), oracle.attention(inputs), atol=1e-5, rtol=0)
-    assert torch.equal(sampled.outputs[3], out[:, :, rows])
+def kept(inputs, rows, out):
+    found = KeptRows(rows)
+    found.heard(Call(0, inputs, None, out))
+    return found
 
 
 def test_a_routed_layers_forward_error_is_the_relative_error_of_its_sampled_rows(oracle, config):
-    inputs = oracle.draw_inputs(1)
-    rows = sample_rows(700, 0)
+    inputs, rows = oracle.draw_inputs(1), sample_rows(700, 0)
     settings = replace(config, segment_tokens=320)
     session = RoutingSession(settings, profile=oracle.PROFILE, auditor=RowAuditor(rows=None))
-    routed, dense = SampledRouter(session, rows), SampledRouter(DenseRouter(), rows)
-    mine, exact = attend(routed, inputs), attend(dense, inputs)
-    record = with_forward_errors(session.trace.record(), routed.outputs, dense.outputs, rows)
+    mine, exact = session.attend(inputs, layer=0), oracle.attention(inputs).float()
+    routed, dense = kept(inputs, rows, mine), kept(inputs, rows, exact)
+    assert torch.equal(routed.outputs[0], mine[:, :, rows])
+    record = with_forward_errors(session.trace.record(), routed, dense)
     wanted = relative_error(mine[:, :, rows], exact[:, :, rows])
     assert record.layers[0].forward_error == pytest.approx(wanted) and wanted > 1e-3
     assert len({audit.segment for audit in record.audits}) == 2
@@ -56,14 +49,3 @@ def test_a_routed_layers_forward_error_is_the_relative_error_of_its_sampled_rows
         own = rows[(rows >= first) & (rows < first + tokens)]
         head = relative_error(mine[0, audit.head, own], exact[0, audit.head, own])
         assert audit.forward_error == pytest.approx(head)
-
-
-def test_break_even_of_a_sampled_run_counts_the_layers_that_an_unsampled_one_counts():
-    told = []
-
-    class Told(DenseRouter):
-        def serve(self, layers):
-            told.append(layers)
-
-    SampledRouter(Told(), torch.tensor([0])).serve(40)
-    assert told == [40]

@@ -60,9 +60,8 @@ def test_an_unattainable_limit_runs_the_cheapest_plan_and_is_recorded(oracle, st
 
 def test_a_limit_below_the_probe_is_refused_with_both_numbers(oracle, start, config):
     routed, call = start(replace(config, policy="strict", budget=LatencyBudget(0.5, "us")))
-    with pytest.raises(
-        ConfigError, match=r"leaves 0 us for segment 0 of a layer, below the probe's 1 us; raise the budget"
-    ):
+    told = r"leaves 0 us for segment 0 of a layer, below the probe's 1 us; raise the budget"
+    with pytest.raises(ConfigError, match=told):
         call(oracle.draw_inputs(6))
     assert not decisions(routed)
 
@@ -96,29 +95,21 @@ def test_after_a_refused_prompt_a_chunk_joins_no_older_one(oracle, start):
     assert [p.tokens for p in routed.trace.prompts] == [400, 500]
 
 
-def test_an_interrupted_decoding_step_forgets_no_finished_prompt(oracle, start):
+def test_an_interrupted_prefill_leaves_no_prompt_and_a_decoding_step_forgets_no_finished_one(oracle, start):
     routed, call = start()
+    for ends in (False, True):
+        routed.start()
+        call(oracle.draw_inputs(7, n_q=400))
+        if ends:
+            routed.finish()
     token = oracle.draw_inputs(8, n_q=1, n_k=401)
-    routed.start()
-    call(oracle.draw_inputs(7, n_q=400))
-    routed.finish()
     for _ in range(3):  # each was stopped before it ended
         routed.start()
         routed.attend(token, layer=0)
     assert [prompt.tokens for prompt in routed.trace.prompts] == [400] and len(decisions(routed)) == 1
 
 
-def test_an_interrupted_prefill_leaves_no_prompt(oracle, start):
-    routed, call = start()
-    routed.start()
-    call(oracle.draw_inputs(7, n_q=400))
-    routed.start()
-    assert routed.trace.prompts == []
-
-
 def test_a_calibration_brings_its_gate_and_alpha(oracle, config):
-    from routesparse.engine.calibration.artifact import Calibration
-
     calibration = Calibration("prose", "prose", 0.77, 0.11, "demo", "0", "", {}, (), (), 0, {})
     settings = replace(config, policy="certified", gate_threshold=None)
     routed = RoutingSession(settings, calibration, profile=oracle.PROFILE)

@@ -197,34 +197,38 @@ def test_a_cropped_cache_runs_dense_and_its_trace_says_so_until_the_next_prompt(
         assert trace.decisions
 
 
-@pytest.mark.parametrize("tokens", [2, 64])
-@pytest.mark.parametrize("cache", ["cropped", "without its first tokens", "of another model call"])
-def test_the_trace_is_silent_after_a_continuation_of_any_length(model, block, cache, tokens):
-    outside = model(prompt(500, 8)).past_key_values
-    with block() as trace:
-        found = model(prompt(500)).past_key_values
-        if cache == "cropped":
-            found.crop(-300)
-        elif cache == "of another model call":
-            found = outside
-        else:
-            for layer in found.layers:
-                layer.keys, layer.values = layer.keys[:, :, 100:], layer.values[:, :, 100:]
-        model(prompt(tokens, 9), past_key_values=found)
-        with pytest.raises(PromptError, match="continued a cache that is none of this block's prompts"):
-            print(trace.decisions)
-
-
-@pytest.mark.parametrize("what", ["keys", "values"])
-@pytest.mark.parametrize("head", [0, 1])
-def test_an_edited_cache_is_none_of_the_block_s_prompts(model, block, what, head):
-    with block() as trace:
-        cache = model(prompt(400)).past_key_values
+def edited(what, head):
+    def edit(cache):
         for layer in cache.layers:
             getattr(layer, what)[:, head, 10, 15] += 1.0
-        model(prompt(300, 9), past_key_values=cache)
-        with pytest.raises(PromptError, match="none of this block's prompts"):
-            print(trace.decisions)
+
+    return edit
+
+
+def without_its_first_tokens(cache):
+    for layer in cache.layers:
+        layer.keys, layer.values = layer.keys[:, :, 100:], layer.values[:, :, 100:]
+
+
+CHANGES = {
+    "cropped": lambda cache: cache.crop(-300),
+    "without its first tokens": without_its_first_tokens,
+    **{f"edited {what} {head}": edited(what, head) for what in ("keys", "values") for head in (0, 1)},
+    "of another model call": None,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_the_trace_is_silent_after_a_continuation_of_a_changed_cache_of_any_length(model, block, change):
+    outside = model(prompt(500, 8)).past_key_values
+    for tokens in (2, 64):
+        with block() as trace:
+            cache = model(prompt(500)).past_key_values
+            if change is not None:
+                change(cache)
+            model(prompt(tokens, 9), past_key_values=outside if change is None else cache)
+            with pytest.raises(PromptError, match="continued a cache that is none of this block's prompts"):
+                print(trace.decisions)
 
 
 def test_wrong_guesses_of_assisted_decoding_leave_the_prompt_its_trace(model, block):
