@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from routesparse.engine import paths
 from routesparse.engine.cli.checks import writable_folder
 from routesparse.engine.cli.options import JsonFlag
 from routesparse.engine.cli.output import Reporter, print_json
@@ -28,22 +29,11 @@ def bench(
     ],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer lengths.")] = False,
     segment: Annotated[int, typer.Option(help="Tokens of a routing segment (end-to-end).")] = 131_072,
-    part: Annotated[
-        str, typer.Option(help="i/n: the i-th of n shares, counted from 0 (end-to-end).")
-    ] = "0/1",
-    prompt: Annotated[
-        Path | None,
-        typer.Option(help="Text on which the bundled model's plans are recorded and timed (end-to-end)."),
-    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of tensors and plans.")] = 0,
     out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
     json_output: JsonFlag = False,
 ) -> None:
     """Time sparse attention against cuDNN, FlashAttention-2 and FlexAttention on this machine's GPU."""
-    if prompt is not None and what is not Benchmark.end_to_end:
-        raise InputError(
-            f"--prompt {prompt} records plans for end-to-end alone; leave it out of bench {what.value}"
-        )
     if out is not None:
         writable_folder(out.parent)
     import torch
@@ -60,13 +50,8 @@ def bench(
     elif what is Benchmark.layer:
         result = end_to_end.run_layer(quick, seed, report.line)
     else:
-        from routesparse.engine.lab.bench.recorded import Recorder
-
-        recorder = None if prompt is None else Recorder(prompt, seed)
-        result = end_to_end.run_end_to_end(quick, seed, segment, part, recorder, report.line)
+        result = end_to_end.run_end_to_end(quick, seed, segment, report.line)
     if out is not None:
-        from routesparse.engine.lab.study import save
-
-        save(out, result)
+        paths.write_json(out, result)
     if json_output:
         print_json(result)

@@ -33,9 +33,7 @@ class Stage(StrEnum):
 
 
 def evaluate(
-    suite: Annotated[
-        str, typer.Argument(help="ruler, infinitebench, pg19, longbench, leval, stories or stress.")
-    ],
+    suite: Annotated[str, typer.Argument(help="ruler, infinitebench, pg19, longbench or stories.")],
     tasks: Annotated[list[str] | None, typer.Option(help="TASK or TASK,TASK; default: all.")] = None,
     methods: Annotated[
         list[str] | None,

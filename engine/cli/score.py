@@ -12,9 +12,7 @@ from routesparse.engine.cli.output import out_console, print_json
 
 
 def score(
-    suite: Annotated[
-        str, typer.Argument(help="ruler, infinitebench, pg19, longbench, leval, stories or stress.")
-    ],
+    suite: Annotated[str, typer.Argument(help="ruler, infinitebench, pg19, longbench or stories.")],
     task: Annotated[str, typer.Argument(help="A task of the suite, such as niah_multikey_1.")],
     predictions: Annotated[
         Path, typer.Argument(help="JSON Lines in the suite's own format, with gold answers.")
@@ -29,9 +27,11 @@ def score(
     refuse_twice(rows)
     found = judge.score(task, rows)
     if json_output:
-        print_json({"suite": suite, "task": task, "n": found.n, "score": found.score, **found.parts})
+        print_json(
+            {"suite": suite, "task": task, "n": len(found.values), "score": found.score, **found.parts}
+        )
         return
     console = out_console()
-    console.print(f"{suite} {task}: {found.score} (n {found.n})")
+    console.print(f"{suite} {task}: {found.score} (n {len(found.values)})")
     for name, value in found.parts.items():
         console.print(f"  {name}: {value}")

@@ -1,14 +1,14 @@
 """What a price that was tuned on one domain does on another: data/results/tuning*_shift.json, read, and as tables.
 
-``engine/lab/studies/tuning_table.py`` writes the files, of texts and of questions; a price claims nothing
+The files, of texts and of questions, were written at commit b6dfeee2 (``tuning_table.py``); a price claims nothing
 about a domain that it was not tuned on, so this is measurement, not promise.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from routesparse.engine import paths
 from routesparse.engine.errors import ResultsError
@@ -208,11 +208,5 @@ def read(path: Path) -> Shift:
     except (OSError, ValueError) as error:
         said = getattr(error, "strerror", None) or str(error)
         raise ResultsError(
-            f"{path.parent.name}/{path.name} can't be read: {said}; write it again with "
-            "`python -m routesparse.engine.lab.studies.tuning_table`"
+            f"{path.parent.name}/{path.name} can't be read: {said}; bring it back from the repository"
         ) from None
-
-
-def plain(found: Shift) -> dict[str, Any]:
-    """What ``read`` reads, for JSON."""
-    return {"kind": KIND, **asdict(found)}

@@ -26,8 +26,6 @@ SUITES = {
     "pg19": "books, whose next words are predicted",
     "infinitebench": "InfiniteBench's tasks on prompts of a hundred thousand tokens and more",
     "longbench": "LongBench's tasks on documents",
-    "leval": "L-Eval's tasks on documents",
-    "stress": "prompts that are made to be hard for sparse attention",
 }
 LOSING = ("window", "random_blocks")
 _HOW = (

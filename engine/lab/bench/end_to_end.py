@@ -1,34 +1,30 @@
 """``routesparse bench layer`` and ``bench end-to-end``: deciding included, at Llama-3.1-8B's shape, random weights.
 
 A sparse run computes probe, builders, router and certificate in every layer and then runs a fixed plan of a stated
-density, or plans that the router chose for the bundled model on a real text (recorded.py). The bound is the same
-prefill with attention removed. Stock and compiled layers are separate rows, each with
-its own dense baselines. Peak memory is the allocator's, weights and KV cache included.
+density, or of MInference's published budgets. The bound is the same prefill with attention removed. Stock and compiled
+layers are separate rows, each with its own dense baselines. Peak memory is the allocator's, weights and KV cache
+included.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.decide.decision import LayerSettings, Pending
+from routesparse.engine.decide.decision import Pending
 from routesparse.engine.decide.layer import begin
 from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.device.inputs import AttentionInputs
-from routesparse.engine.errors import InputError
 from routesparse.engine.lab.bench import rivals
 from routesparse.engine.lab.bench.problems import Shape, plan_pairs, published_plans, random_plan, tensors
 from routesparse.engine.lab.bench.timing import header, sustained
 from routesparse.engine.lab.bench.transformer import Attention, Size, Transformer
-from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.segments import split
+from routesparse.engine.profiles.measure import free_settings
 from routesparse.kernels.interface import RowPlan, sparse_attention
-
-if TYPE_CHECKING:
-    from routesparse.engine.lab.bench.recorded import Recorder
 
 DENSITIES = (0.05, 0.10, 0.35)
 RUNS = 3
@@ -37,29 +33,6 @@ LONG_S = 5.0
 CASES = ((131_072, True), (131_072, False), (524_288, True), (65_536, True), (16_384, True))
 DENSE_LIMIT = 262_144
 SEGMENTS = (16_384, 131_072)
-
-
-# What a tile costs changes which plan is chosen, not how long choosing takes.
-_PROFILE = LatencyProfile(
-    name="bench",
-    device="bench",
-    backend="triton",
-    dtype="bfloat16",
-    head_dim=128,
-    groups=4,
-    threads=1,
-    block_q=128,
-    block_k=64,
-    row_us=0.05,
-    tile_us=0.007,
-    column_us=0.0002,
-    dense_row_us=0.05,
-    dense_tile_us=0.007,
-    probe_base_us=100.0,
-    probe_head_us=1.0,
-    probe_key_us=1e-4,
-    median_error=0.0,
-)
 
 
 class Decider:
@@ -71,7 +44,7 @@ class Decider:
 
     def __init__(self, segment_tokens: int) -> None:
         self.config = RouterConfig(segment_tokens=segment_tokens)
-        self._settings = LayerSettings(self.config, 0.94, _PROFILE)
+        self._settings = free_settings(self.config)
         self._graphs: Graphs = Graphs()
 
     def decide(self, index: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[Pending]:
@@ -115,27 +88,19 @@ def run_end_to_end(
     quick: bool,
     seed: int,
     segment_tokens: int,
-    part: str,
-    recorder: Recorder | None,
     note: Callable[[str], None],
 ) -> dict[str, Any]:
-    """The whole prefill at 128K tokens, and, unless quick, there with stock layers and at other lengths.
-
-    part "i/n": every n-th of these from the i-th on, to share them among GPUs. recorder: whose plans are timed beside
-    the forced ones.
-    """
-    first, step = _share(part)
+    """The whole prefill at 128K tokens, and, unless quick, there with stock layers and at other lengths."""
     model = Transformer(Size(), seed)
     rows = []
-    for n_tokens, compiled in CASES[:1] if quick else CASES[first::step]:
+    for n_tokens, compiled in CASES[:1] if quick else CASES:
         model.compile(compiled)
-        rows += _at(model, n_tokens, seed, segment_tokens, compiled, recorder, note)
+        rows += _at(model, n_tokens, seed, segment_tokens, compiled, note)
     shape = {
         "layers": model.size.layers,
         "hidden": model.size.hidden,
         "weights": "random",
-        "plans": "fixed, stated density; published: MInference's budgets for this model; recorded: the bundled model's",
-        "prompt": None if recorder is None else recorder.prompt.name,
+        "plans": "fixed, stated density; published: MInference's budgets for this model",
     }
     return {**header(seed), **shape, "segment_tokens": segment_tokens, "rows": rows}
 
@@ -145,23 +110,12 @@ def _dense_by(name: str) -> Attention:
     return lambda index, q, k, v: rivals.dense(name, q, k, v)
 
 
-def _share(part: str) -> tuple[int, int]:
-    """(i, n) of "i/n". Errors: InputError."""
-    numbers = part.split("/")
-    if len(numbers) == 2 and all(number.isdigit() for number in numbers):
-        first, step = map(int, numbers)
-        if first < step <= len(CASES):
-            return first, step
-    raise InputError(f"part {part!r}: pass i/n with i below n and n up to {len(CASES)}, as in 0/1")
-
-
 def _at(
     model: Transformer,
     n_tokens: int,
     seed: int,
     segment_tokens: int,
     compiled: bool,
-    recorder: Recorder | None,
     note: Callable[[str], None],
 ) -> list[dict[str, Any]]:
     """Rows of one length. Above DENSE_LIMIT dense attention is timed in one layer, and added for all of them."""
@@ -182,11 +136,6 @@ def _at(
         rows.append({**row, **more})
         note(f"{n_tokens:>7,} {'compiled' if compiled else 'stock':<8} {what:<12} {seconds:8.3f} s {more}")
         return seconds
-
-    def add_all(what: str, plans: list[RowPlan]) -> None:
-        exact = sum(plan_pairs(plan) for plan in plans) / len(plans) / shape.causal_pairs
-        torch.cuda.empty_cache()
-        add(what, _routed(plans, segment_tokens), density=exact, deciding=True)
 
     free = add("no attention", lambda index, q, k, v: q)
     for name in rivals.DENSE:
@@ -216,20 +165,11 @@ def _at(
         add(f"kernel {density:.0%}", _fixed(plan), density=exact, deciding=False)
     del plan
     if whole and compiled:
-        add_all("published", published_plans(shape, seed))
-    if recorder is not None and compiled and _has_plans(recorder, n_tokens, note):
-        add_all("recorded", recorder.plans(n_tokens, shape.heads))
+        plans = published_plans(shape, seed)
+        exact = sum(map(plan_pairs, plans)) / len(plans) / shape.causal_pairs
+        torch.cuda.empty_cache()
+        add("published", _routed(plans, segment_tokens), density=exact, deciding=True)
     return _ratios(rows)
-
-
-def _has_plans(recorder: Recorder, n_tokens: int, note: Callable[[str], None]) -> bool:
-    """Whether the recorder's text is long enough; a row that is not there is said."""
-    if n_tokens <= recorder.most_tokens:
-        return True
-    note(
-        f"{n_tokens:>7,} no row recorded: {recorder.prompt.name} gives plans for at most {recorder.most_tokens:,}"
-    )
-    return False
 
 
 def _routed(plans: list[RowPlan], segment_tokens: int) -> Attention:

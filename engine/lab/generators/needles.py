@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from routesparse.engine.errors import InputError
 from routesparse.engine.lab.generators.samples import Sample, distinct
 from routesparse.engine.lab.generators.words import key_words
 
@@ -94,7 +95,7 @@ def _place(
 def _essay(rng: random.Random, haystack: str, characters: int) -> list[str]:
     """Sentences of a random stretch of the haystack of about ``characters``, white space collapsed, wrapping."""
     if not haystack.strip():
-        raise ValueError("the haystack is empty; pass some text, for instance a public-domain book")
+        raise InputError("the haystack is empty; pass some text, for instance a public-domain book")
     start = rng.randrange(len(haystack))
     start = haystack.find(" ", start) + 1
     text = haystack[start : start + characters]

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from routesparse.engine.errors import InputError
+
 _CONTROL = re.compile(r"[\x00-\x1f]")
 
 
@@ -49,11 +51,11 @@ def distinct(count: int, draw: Callable[[], str], tries: int = 0, joint: str = "
 def score_all(prediction: str, gold: Sequence[str]) -> float:
     """RULER's string_match_all: the share of gold strings found in the prediction, 0 to 1.
 
-    Substrings are compared without case; control characters of the prediction become newlines. Errors: ValueError
+    Substrings are compared without case; control characters of the prediction become newlines. Errors: InputError
     where ``gold`` is empty.
     """
     if not gold:
-        raise ValueError("gold is empty; a sample needs at least one string to find")
+        raise InputError("gold is empty; a sample needs at least one string to find")
     text = cleaned(prediction)
     return sum(item.lower() in text for item in gold) / len(gold)
 

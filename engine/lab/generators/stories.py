@@ -17,6 +17,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from routesparse.engine.errors import InputError
 from routesparse.engine.lab.generators.samples import Sample, distinct
 from routesparse.engine.lab.generators.words import PEOPLE, invented, key_words
 
@@ -107,13 +108,13 @@ def _distinct(count: int, draw: Callable[[], str]) -> list[str]:
 def _filler(rng: random.Random, haystack: str) -> str:
     """Whole words of the haystack, about FILLER characters from a random place on."""
     if not haystack.strip():
-        raise ValueError("the haystack is empty; pass some text, for instance a public-domain book")
+        raise InputError("the haystack is empty; pass some text, for instance a public-domain book")
     start = rng.randrange(max(len(haystack) - FILLER, 1))
     return " ".join(haystack[start : start + FILLER].split()[1:-1]).rstrip(".,;:") + "."
 
 
 def make_story(task: str, rng: random.Random, units: int, haystack: str) -> Sample:
-    """A story of ``units`` chapters, at least LEAST_CHAPTERS. Errors: ValueError for an empty haystack."""
+    """A story of ``units`` chapters, at least LEAST_CHAPTERS. Errors: InputError for an empty haystack."""
     return _MAKERS[task](rng, max(units, LEAST_CHAPTERS), haystack)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from routesparse.engine.errors import InputError
 from routesparse.engine.lab.generators.counting import make_fwe, make_vt
 from routesparse.engine.lab.generators.needles import NIAH, make_niah
 from routesparse.engine.lab.generators.samples import Sample, sample_rng
@@ -42,7 +43,7 @@ def make_sample(
     if task == "fwe":
         return make_fwe(rng, units)
     if task not in NIAH:
-        raise ValueError(f"unknown task {task!r}; use one of {', '.join(TASKS)}")
+        raise InputError(f"unknown task {task!r}; use one of {', '.join(TASKS)}")
     return make_niah(task, rng, units, haystack)
 
 
@@ -58,7 +59,7 @@ def fill(
 ) -> Sample:
     """The fullest of a few samples of a generator that stays within ``room`` tokens.
 
-    make: units -> sample. count_tokens: of a text, without special tokens. guess: tokens a unit. Errors: ValueError
+    make: units -> sample. count_tokens: of a text, without special tokens. guess: tokens a unit. Errors: InputError
     where even ``least`` units do not fit.
     """
     # tokens = fixed + rate * units: the fixed part is measured on the first try.
@@ -79,7 +80,7 @@ def fill(
         # Aim a little under the target, so that the next try fits.
         units = max(int(units + (room * 0.985 - used) / rate), least)
     if best is None:
-        raise ValueError(f"{task} does not fit {room} tokens; the smallest haystack takes more, raise length")
+        raise InputError(f"{task} does not fit {room} tokens; the smallest haystack takes more, raise length")
     return best[1]
 
 

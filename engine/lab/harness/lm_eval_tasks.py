@@ -73,11 +73,9 @@ def process_results(document: dict[str, Any], results: Sequence[str]) -> dict[st
     """One answer's score, 0 to 1, by the suite's own scorer."""
     suite, example = find(document["suite"]), Example(**json.loads(document["example"]))
     (value,) = suite.score(example.task, [suite.row(example, results[0])]).values
-    return {"points": float(value or 0)}
+    return {"points": value}
 
 
 def points(values: Sequence[float]) -> float:
     """A task's score as RULER prints it and ``routesparse score`` does."""
-    score = mean_score(values, DIGITS).score
-    assert isinstance(score, float)
-    return score
+    return mean_score(values, DIGITS).score

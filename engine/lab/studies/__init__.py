@@ -2,9 +2,8 @@
 
 - What rules lose: ``selection/``.
 - Whether the certificates hold: ``coverage/``.
-- Losses that prices are chosen from: ``tuning``.
 - Whether two versions decide alike: ``decisions/``.
 
-``shared`` is what several of them share. Studies that have concluded left their rows and pages in data/results; their
+Studies that have concluded left their rows and pages in data/results; their
 code is in git, at commit b6dfeee2.
 """

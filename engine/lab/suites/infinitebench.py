@@ -2,8 +2,8 @@
 
 Files: ``<data>/benchmarks/infinitebench/<task>.jsonl`` with ``id, context, input, answer, options``. Where a file is
 missing, the six generated tasks are made anew, sized to the length; the other six need their file, whose texts may not
-be shipped. A prompt that is too long loses its middle, and says so (``more["truncated"]``). Templates are ours, for
-models that continue a text.
+be shipped. A prompt that is too long loses its middle, and says so (``more["truncated"]``). Templates are in
+infinitebench.toml.
 """
 
 from __future__ import annotations
@@ -19,73 +19,11 @@ from routesparse.engine.lab.generators.infinitebench import MAKERS, SIZES
 from routesparse.engine.lab.generators.samples import Sample, sample_rng
 from routesparse.engine.lab.suites.infinitebench_score import SCORERS, TEXT, flat, score
 from routesparse.engine.lab.suites.source import SEED_OFFSET, Example, Request, Source, filled
-from routesparse.engine.lab.suites.suite import Row, Suite, field_of, generated, read_examples
+from routesparse.engine.lab.suites.suite import Row, Suite, field_of, generated, read_examples, templates
 
 TASKS = tuple(SCORERS)
-NEW_TOKENS = {
-    "passkey": 6,
-    "number_string": 12,
-    "kv_retrieval": 50,
-    "longbook_sum_eng": 1_200,
-    "longbook_choice_eng": 40,
-    "longbook_qa_eng": 40,
-    "longbook_qa_chn": 40,
-    "longdialogue_qa_eng": 40,
-    "math_find": 3,
-    "math_calc": 30_000,
-    "code_run": 5,
-    "code_debug": 5,
-}
+TEMPLATES = templates(__file__)
 _CALC_TOKENS = 128  # of a generated sum, which is as long as the prompt lets it be
-# Introduction, what stands behind the context, and the unfinished answer.
-_LETTERS = "\nA. {A}\nB. {B}\nC. {C}\nD. {D}"
-_TEMPLATES: dict[str, tuple[str, str, str]] = {
-    "passkey": (
-        "A piece of important information is hidden in a lot of irrelevant text. Find and memorize it.\n\n",
-        "\n\n{input}",
-        " The pass key is",
-    ),
-    "number_string": (
-        "A piece of important information is hidden in a lot of irrelevant text. Find and memorize it.\n\n",
-        "\n\n{input}",
-        " The sequence of digits is",
-    ),
-    "kv_retrieval": ("Find the value of the given key in the JSON object below.\n\n", "\n\n{input}", ""),
-    "longbook_sum_eng": ("Read the book below and summarize it.\n\n", "\n\n", "Summary:"),
-    "longbook_choice_eng": (
-        "Read the book and choose the right answer.\n\n",
-        "\n\nQuestion: {input}" + _LETTERS,
-        "\n\nThe letter of the correct answer is",
-    ),
-    "longbook_qa_eng": (
-        "Read the book and answer the question in a few words.\n\n",
-        "\n\nQuestion: {input}",
-        "\nAnswer:",
-    ),
-    "longbook_qa_chn": ("阅读下面的书籍，然后简短地回答问题。\n\n", "\n\n问题：{input}", "\n答案："),
-    "longdialogue_qa_eng": (
-        "In the dialogue below one occurrence of a character's name is replaced by $$MASK$$.\n\n",
-        "\n\nWho is it?",
-        "\nThe name that was replaced by $$MASK$$ is",
-    ),
-    "math_find": ("{input}\n\n", "\n\n{input}", " The number is"),
-    "math_calc": (
-        "Write down the intermediate values of the expression.\n\nExpression: 1 + 3 + 4\nValues: [1, 4, 8]\n\n"
-        "Expression: ",
-        "\n",
-        "Values: [",
-    ),
-    "code_run": (
-        "There is a function {function} in the Python code below.\n\n",
-        "\n\n{input}",
-        " The value of {call} is",
-    ),
-    "code_debug": (
-        "Exactly one of the functions in the code below has a deliberate error.\n\n",
-        "\n\nWhich one is it?" + _LETTERS,
-        "\n\nThe correct option is:",
-    ),
-}
 _CALL = re.compile(r"(func_[0-9]+)\(-?[0-9]+\)")
 
 
@@ -110,7 +48,9 @@ def _texts(task: str, row: Row) -> tuple[str, str, str]:
             raise InputError(f"code_run's input {asked['input'][:80]!r} calls no function func_1(2)")
         asked |= {"call": found.group(), "function": found.group(1)}
     try:
-        before, behind, prefix = (text.format(**asked) for text in _TEMPLATES[task])
+        before, behind, prefix = (
+            TEMPLATES[task][name].format(**asked) for name in ("before", "behind", "prefix")
+        )
     except KeyError as error:
         raise InputError(f"a row of {task} has no option {error}; it needs four options") from error
     return before, behind, prefix
@@ -141,7 +81,7 @@ def _answer(task: str, gold: Any) -> str:
 
 
 def _read(request: Request, source: Source, place: int, row: Row) -> Example:
-    task, new_tokens = request.task, NEW_TOKENS[request.task]
+    task, new_tokens = request.task, TEMPLATES[request.task]["new_tokens"]
     before, behind, prefix = _texts(task, row)
     context = field_of(row, "context", kind=str)
     room = source.room(request, new_tokens, prefix, spare=1)
@@ -161,7 +101,7 @@ def _read(request: Request, source: Source, place: int, row: Row) -> Example:
 
 
 def _generated(request: Request, source: Source, index: int) -> Example:
-    task, new_tokens = request.task, min(NEW_TOKENS[request.task], _CALC_TOKENS)
+    task, new_tokens = request.task, min(TEMPLATES[request.task]["new_tokens"], _CALC_TOKENS)
 
     def make(units: int) -> Sample:
         rng = sample_rng(request.seed + SEED_OFFSET, task, request.length, index)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from routesparse.engine.errors import InputError
-from routesparse.engine.lab.suites import infinitebench, leval, longbench, pg19, ruler, stories, stress
+from routesparse.engine.lab.suites import infinitebench, longbench, pg19, ruler, stories
 from routesparse.engine.lab.suites.suite import Suite
 
 SUITES: dict[str, Suite] = {
-    module.SUITE.name: module.SUITE
-    for module in (ruler, infinitebench, pg19, longbench, leval, stories, stress)
+    module.SUITE.name: module.SUITE for module in (ruler, infinitebench, pg19, longbench, stories)
 }
 
 

@@ -17,7 +17,6 @@ import random
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from routesparse.engine.errors import InputError
 from routesparse.engine.lab.generators.counting import make_cwe
 from routesparse.engine.lab.generators.needles import NIAH
 from routesparse.engine.lab.generators.reading import Asked, make_qa, read_hotpot, read_squad, two_hops
@@ -93,12 +92,7 @@ def _example(request: Request, source: Source, index: int) -> Example:
         hidden_in_essay = task in NIAH and NIAH[task].haystack == "essay"
         haystack, about = _essay(source, index) if hidden_in_essay else ("", "generated")
         size = length - new_tokens + GENERATION_TOKENS[task]
-        try:
-            sample = fit_sample(
-                task, size, count_tokens=source.count, haystack=haystack, seed=seed, index=index
-            )
-        except ValueError as error:
-            raise InputError(str(error)) from error
+        sample = fit_sample(task, size, count_tokens=source.count, haystack=haystack, seed=seed, index=index)
     return as_example(task, sample, index, new_tokens, cluster, source=about)
 
 

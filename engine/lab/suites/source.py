@@ -61,7 +61,7 @@ class Source:
     """data: the folder above. tokenizer: a fast tokenizer, called as transformers' are."""
 
     def __init__(self, data: Path, tokenizer: Any) -> None:
-        self.data, self._tokenizer = data, tokenizer
+        self.data, self.tokenizer = data, tokenizer
 
     def count(self, text: str) -> int:
         """Tokens of a text, without special ones."""
@@ -69,16 +69,16 @@ class Source:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, without special ones."""
-        return self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
     def decode(self, ids: list[int]) -> str:
         """The text of token ids, without special tokens."""
-        return self._tokenizer.decode(ids, skip_special_tokens=True)
+        return self.tokenizer.decode(ids, skip_special_tokens=True)
 
     @property
     def special_tokens(self) -> int:
         """Tokens in front of every prompt."""
-        return int(self._tokenizer.bos_token_id is not None)
+        return int(self.tokenizer.bos_token_id is not None)
 
     def folder(self, suite: str) -> Path:
         """Where a suite's files lie."""
@@ -155,10 +155,7 @@ def filled(
     make, guess, least: see ``fill``. Errors: InputError where even the smallest sample does not fit.
     """
     room, special = request.length - new_tokens, source.special_tokens
-    try:
-        return fill(request.task, room, make, source.count, guess=guess, least=least, special_tokens=special)
-    except ValueError as error:
-        raise InputError(str(error)) from error
+    return fill(request.task, room, make, source.count, guess=guess, least=least, special_tokens=special)
 
 
 def as_example(

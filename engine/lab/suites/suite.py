@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,9 @@ from routesparse.engine.lab.generators.samples import cleaned
 from routesparse.engine.lab.suites.source import Example, Request, Source
 from routesparse.engine.schema import FieldError, Holds, checked
 
+Templates = Mapping[
+    str, Mapping[str, Any]
+]  # by task: before and behind the context, prefix of the answer, new_tokens
 MOST_DATA_BYTES = 1 << 31  # of a file of prompts; InfiniteBench's longest has about 1 GB
 MOST_PREDICTION_BYTES = 1 << 29
 Row = Mapping[str, Any]  # one line of a prediction file, in the suite's own format
@@ -26,24 +30,13 @@ _ID = Annotated[Any, Holds(lambda one: type(one) in (int, str), "a text or a who
 class TaskScore:
     """A task's score as the official script prints it, and what it is made of.
 
-    values: one per prediction row, 0 to 1 (of PG-19 nats a word); None where the row has no automatic metric.
-    score: in points, rounded as printed; several numbers where the script prints several, the mean last.
+    values: one per prediction row, 0 to 1 (of PG-19 nats a word). score: in points, rounded as printed.
     parts: further numbers that are reported beside it.
     """
 
-    values: tuple[float | None, ...]
-    score: float | list[float]
+    values: tuple[float, ...]
+    score: float
     parts: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def n(self) -> int:
-        """Rows that have a value."""
-        return sum(value is not None for value in self.values)
-
-    @property
-    def mean(self) -> float:
-        """The one number that stands for the task."""
-        return self.score[-1] if isinstance(self.score, list) else self.score
 
 
 @dataclass(frozen=True)
@@ -121,6 +114,11 @@ def row_values(
         values.append(0.0 if prediction is None else found)
         nulls += not cleaned(prediction or "")
     return values, nulls
+
+
+def templates(module: str) -> Templates:
+    """Those in the file beside a suite's module."""
+    return tomllib.loads(Path(module).with_suffix(".toml").read_text("utf-8"))
 
 
 @contextmanager

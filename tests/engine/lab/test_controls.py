@@ -31,7 +31,6 @@ TOKENS, PIECES = 2_000, 4  # of the bundled prose
 RETRIEVAL = [
     ("ruler", "niah_multikey_2", 1_300, 1),
     ("infinitebench", "passkey", 1_400, 1),
-    ("stress", "stress_edges", 1_500, 0),
 ]
 
 
@@ -57,7 +56,7 @@ def measured(loaded, data, out, suite, task, length, index, method, extras):
     prepare(job, no_progress)
     prepared = all_prepared(job)[index]
     prompt = prompt_of(job, prepared, loaded)
-    (found,) = predicting._measured(Bench(loaded, extras=extras), find(suite), [method], prepared, prompt)
+    (found,) = predicting.measured(Bench(loaded, extras=extras), find(suite), [method], prepared, prompt)
     return find(suite).score(task, [found["row"]]).score
 
 
@@ -76,7 +75,7 @@ def test_the_whole_budget_equals_dense(loaded, data, tmp_path):
     (prepared,) = all_prepared(job)
     prompt = prompt_of(job, prepared, loaded)
     chosen = [methods.find(*one) for one in (("dense", 1), ("dense_kernel", 1), ("routesparse", 1e-6))]
-    dense, *others = predicting._measured(Bench(loaded), find("ruler"), chosen, prepared, prompt)
+    dense, *others = predicting.measured(Bench(loaded), find("ruler"), chosen, prepared, prompt)
     for found in others:
         assert found["row"] == dense["row"] and found["area"] == 1
         assert found["gold_nats"] == pytest.approx(dense["gold_nats"], rel=1e-3, abs=1e-5)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from routesparse.engine.results import answers, evaluations
 from routesparse.engine.results.evaluations import Estimate
+from tests.engine.results import values
 
-PARTS = importlib.util.spec_from_file_location("evaluation_values", Path(__file__).with_name("values.py"))
-values = importlib.util.module_from_spec(PARTS)
-PARTS.loader.exec_module(values)
 LENGTH = 32_768
 
 
@@ -57,11 +53,6 @@ def test_a_loss_is_ruled_out_shown_or_left_open_by_its_interval(found, differenc
         "mean score of 94.6 where full (dense) attention has 95.0" in lost
         and "n = 48 prompts of 2 tasks" in lost
     )
-
-
-def test_prompts_of_one_cluster_are_counted_apart(found):
-    lost = told(changed(found, "routesparse=0.5", clusters=40, few_clusters=True))["lost"]
-    assert "n = 48 prompts of 2 tasks in 40 clusters, few clusters in some task." in lost
 
 
 def test_where_dense_solves_no_task_nothing_is_answered(found):

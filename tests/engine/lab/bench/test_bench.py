@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
 
 from routesparse.engine import paths
 from routesparse.engine.cli.main import main
-from routesparse.engine.config import RouterConfig
-from routesparse.engine.errors import InputError
-from routesparse.engine.lab.bench.end_to_end import Decider, _share
+from routesparse.engine.lab.bench.end_to_end import Decider
 from routesparse.engine.lab.bench.problems import Shape, plan_pairs, published_plans, random_plan, tensors
-from routesparse.engine.lab.bench.recorded import Recorder
 from routesparse.engine.lab.bench.rivals import _block_mask
 from routesparse.engine.lab.bench.transformer import Size, Transformer
-from routesparse.engine.models.load import load_model
-from routesparse.engine.profiles.measure import NamedProfile
-from routesparse.engine.runtime.session import RoutingSession
-from routesparse.engine.runtime.transformers import routed_by
 from routesparse.kernels.interface import RowPlan, sparse_attention
 
 
@@ -50,14 +42,6 @@ def test_the_rival_reads_the_same_keys(grain_tokens: int) -> None:
     partial = dense(blocks.kv_num_blocks, blocks.kv_indices)
     full = dense(blocks.full_kv_num_blocks, blocks.full_kv_indices)
     assert torch.equal((partial & causal) | full, plan.to_mask())
-
-
-@pytest.mark.parametrize("what", ["kernel", "layer"])
-def test_a_prompt_is_refused_where_no_plans_are_recorded(
-    what: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["bench", what, "--prompt", "book.txt"]) == 2
-    assert f"leave it out of bench {what}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("grain_tokens", [64, 128])
@@ -119,34 +103,3 @@ def test_published_budgets_become_columns_and_the_nearest_diagonals() -> None:
         assert set(blocks) == {0, *range(max(0, first - reach), first + 2)}
         assert int(plans[0].column_count[0, head, row]) <= columns
         assert reach >= first or int(plans[0].column_count[0, head, row]) > 0.2 * min(columns, 64)
-
-
-@pytest.mark.parametrize("part", ["x", "1", "1/0", "3/3", "-1/2", "0/99"])
-def test_a_wrong_share_says_how_one_is_written(part: str) -> None:
-    with pytest.raises(InputError, match="as in 0/1"):
-        _share(part)
-
-
-def test_recorded_plans_are_those_the_router_ran(tmp_path: Path) -> None:
-    """Each layer's plan keeps what the run's record says, and the larger shape's heads take the model's in turn."""
-    loaded = load_model("demo")
-    text = tmp_path / "text.txt"
-    text.write_text((paths.REPOSITORY / "CHANGELOG.md").read_text()[:12_000])
-    recorder = Recorder(text)
-    n = 1_024
-    plans = recorder.plans(n, heads=4 * loaded.heads)
-    config = RouterConfig(seed=0, break_even_tokens=0, segment_tokens=n)
-    session = RoutingSession(config, profile=NamedProfile())
-    ids = loaded.tokenizer(text.read_text(), add_special_tokens=False)["input_ids"][:n]
-    with torch.no_grad(), routed_by(loaded.model, session):
-        loaded.model(torch.tensor([ids], device=loaded.device))
-    passes = session.trace.prompts[-1].passes
-    assert len(plans) == loaded.layers == len(passes)
-    for plan, one in zip(plans, passes, strict=True):
-        assert plan.heads == 4 * loaded.heads
-        assert plan.density == pytest.approx(one.density)
-        assert plan.select_heads([3]).density == plan.select_heads([3 + loaded.heads]).density
-    with pytest.raises(InputError, match="at most"):
-        recorder.plans(recorder.most_tokens + 1, heads=8)
-    with pytest.raises(InputError, match="pass a text file"):
-        Recorder(tmp_path)

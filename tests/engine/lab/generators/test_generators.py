@@ -1,6 +1,5 @@
 """What the generators hide and ask. That prompts stay byte for byte what they were: ../suites/test_suites.py."""
 
-import hashlib
 import re
 
 import pytest
@@ -11,12 +10,10 @@ from routesparse.engine.lab.generators.counting import make_cwe
 from routesparse.engine.lab.generators.reading import Asked, make_qa, read_hotpot, two_hops
 from routesparse.engine.lab.generators.samples import sample_rng, score_all
 from routesparse.engine.lab.generators.stories import STORY_TASKS, make_story
-from routesparse.engine.lab.generators.tasks import GENERATION_TOKENS, TASKS, fit_sample, make_sample
+from routesparse.engine.lab.generators.tasks import fit_sample, make_sample
 from routesparse.engine.lab.generators.texts import clean
 
 HAYSTACK = " ".join(f"Sentence number {i} tells of a quiet walk by the river." for i in range(3000))
-# The bundled calibrations, studies and the main table are of these prompts.
-KEPT = "92fe14e693365cdb"
 ARRIVED = re.compile(r"(?:came to|led \w+ to|reached|arrived in) (\w+)[.,]")
 BOUGHT = re.compile(r"(?:dealer for|bargained long over|saw|parted with) the ([a-z]+ [a-z]+)")
 
@@ -30,29 +27,9 @@ def hidden(sample) -> list[str]:
     return [sample.prompt[start:end] for start, end in sample.needle_spans]
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_a_sample_fills_its_length_and_answers_itself(task):
-    for length in (2_048, 6_000):
-        sample = fit_sample(task, length, count_tokens=count, haystack=HAYSTACK, seed=1)
-        used = count(sample.prompt + sample.answer_prefix) + 1 + GENERATION_TOKENS[task]
-        assert 0.85 * length <= used <= length
-        assert sample.needle_spans == tuple(sorted(sample.needle_spans))
-        if task != "fwe":
-            assert all(gold in " ".join(hidden(sample)) for gold in sample.gold)
-        assert (score_all(sample.answer, sample.gold), score_all("", sample.gold)) == (1, 0)
-
-
-def test_samples_are_byte_for_byte_what_they_were():
-    found = hashlib.sha256()
-    for task in TASKS:
-        x = fit_sample(task, 3_000, count_tokens=count, haystack=HAYSTACK, seed=5, index=1)
-        found.update(repr((x.prompt, x.answer_prefix, x.gold, x.answer, x.needle_spans)).encode())
-    assert found.hexdigest()[:16] == KEPT
-
-
 def test_partial_credit_ignores_case_order_and_extra_text():
     assert score_all("so: BBB\x00 then aaa", ["AAA", "bbb", "ccc", "ddd"]) == 0.5
-    with pytest.raises(ValueError, match="gold is empty"):
+    with pytest.raises(InputError, match="gold is empty"):
         score_all("anything", [])
 
 
@@ -86,9 +63,9 @@ def test_common_words_come_more_often_than_the_others(length, often, seldom):
 
 
 def test_an_unknown_task_or_a_length_that_is_too_short_is_refused():
-    with pytest.raises(ValueError, match="niah_single_1"):
+    with pytest.raises(InputError, match="niah_single_1"):
         make_sample("niah_single_9", 10, seed=0)
-    with pytest.raises(ValueError, match="raise length"):
+    with pytest.raises(InputError, match="raise length"):
         fit_sample("vt", 300, count_tokens=count, seed=0)
 
 

@@ -10,7 +10,7 @@ from routesparse.engine.errors import InputError
 from routesparse.engine.lab.harness import lm_eval_tasks
 from routesparse.engine.lab.runner.job import Job
 from routesparse.engine.lab.runner.prepare import all_prepared, prepare
-from routesparse.engine.lab.suites import ruler, stories, stress
+from routesparse.engine.lab.suites import ruler, stories
 from routesparse.engine.progress import no_progress
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -18,7 +18,6 @@ INCLUDE = ROOT / "engine" / "lab" / "harness" / "lm_eval_include"
 NEW_TOKENS = {
     "ruler": ruler.NEW_TOKENS,
     "stories": dict.fromkeys(stories.SUITE.tasks, stories.NEW_TOKENS),
-    "stress": dict.fromkeys(stress.SUITE.tasks, stress.NEW_TOKENS),
 }
 
 
@@ -103,13 +102,6 @@ def test_prompts_of_another_seed_are_refused(asked):
 def test_a_missing_book_is_named(asked, tmp_path):
     with pytest.raises(InputError, match=r"put some books there.* or pass another --data"):
         lm_eval_tasks.documents(**{**asked, "data": str(tmp_path / "none")})
-
-
-def test_without_data_texts_are_those_of_the_home(asked, tmp_path, monkeypatch):
-    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "own"))
-    del asked["data"]
-    with pytest.raises(InputError, match="own/data/prose/test holds no"):
-        lm_eval_tasks.documents(**asked)
 
 
 def test_answers_get_the_score_that_routesparse_score_gives_them(asked, tmp_path, run):

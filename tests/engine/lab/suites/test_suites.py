@@ -8,7 +8,7 @@ import pytest
 
 from routesparse.engine.errors import InputError
 from routesparse.engine.lab.generators import infinitebench
-from routesparse.engine.lab.suites import ruler, stress
+from routesparse.engine.lab.suites import ruler
 from routesparse.engine.lab.suites.registry import SUITES, find
 from routesparse.engine.lab.suites.source import Request, Source
 
@@ -39,9 +39,6 @@ HASHES = {
     "stories/story_before": "32f988cc70f3bfd5",
     "stories/story_chain": "780c2b62d605ffae",
     "stories/story_filtering": "87b5f6dd5e411a21",
-    "stress/stress_domains": "e5d96570250cbde8",
-    "stress/stress_edges": "a32428bb5537dbcb",
-    "stress/stress_repeated": "5af15a7fac90ee52",
 }
 GENERATED = [tuple(name.split("/")) for name in HASHES]
 PROSE = " ".join(f"Sentence number {i} tells of a quiet walk by the river, long ago." for i in range(900))
@@ -72,9 +69,8 @@ SQUAD = {
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     made = tmp_path_factory.mktemp("data")
-    for domain in stress.DOMAINS:
-        (made / domain / "test").mkdir(parents=True)
-        (made / domain / "test" / "one.txt").write_text(PROSE.replace("river", domain))
+    (made / "prose" / "test").mkdir(parents=True)
+    (made / "prose" / "test" / "one.txt").write_text(PROSE.replace("river", "prose"))
     (made / "benchmarks" / "ruler").mkdir(parents=True)
     (made / "benchmarks" / "ruler" / "squad.json").write_text(json.dumps(SQUAD))
     return made
@@ -94,7 +90,7 @@ def tokens(source, example):
 
 
 def test_every_generated_task_is_held_to_its_prompts():
-    tasks = {(name, task) for name in ("ruler", "stories", "stress") for task in find(name).tasks}
+    tasks = {(name, task) for name in ("ruler", "stories") for task in find(name).tasks}
     assert set(GENERATED) == tasks | {("infinitebench", task) for task in infinitebench.MAKERS}
 
 
@@ -110,7 +106,7 @@ def test_generated_prompts_stay_fill_their_length_and_can_be_answered(source, su
     assert chosen.score(task, [chosen.row(example, example.answer)]).score == 100
     assert chosen.score(task, [chosen.row(example, "")]).score == 0
     # A window of the prompt's end holds no evidence of the tasks that have a place for it; others ask anywhere.
-    if example.more.get("evidence") and task not in ("story_filtering", "vt", "stress_domains"):
+    if example.more.get("evidence") and task not in ("story_filtering", "vt"):
         for one in () if task.startswith("niah") else both:
             assert not any(str(gold) in one.prompt[-200:] + one.answer_prefix for gold in one.gold)
 
@@ -118,7 +114,7 @@ def test_generated_prompts_stay_fill_their_length_and_can_be_answered(source, su
 @pytest.mark.parametrize("task", ["niah_single_1", "niah_multikey_2", "vt", "fwe"])
 def test_a_haystack_that_is_no_essay_needs_no_prose(source, tmp_path, task):
     request = Request(task, 4_000, 1, 3)
-    bare = Source(tmp_path, source._tokenizer)
+    bare = Source(tmp_path, source.tokenizer)
     assert list(ruler.SUITE.examples(request, bare)) == list(ruler.SUITE.examples(request, source))
     with pytest.raises(InputError, match="holds no"):
         list(ruler.SUITE.examples(Request("niah_multivalue", 4_000, 1, 3), bare))
@@ -129,23 +125,8 @@ def test_ruler_reads_its_own_files_where_they_lie(source, data, tmp_path):
     root.mkdir(parents=True)
     row = {"index": 7, "input": "in", "outputs": ["a", "b"], "length": 9, "answer_prefix": " Answer:"}
     (root / "validation.jsonl").write_text(json.dumps(row) + "\n")
-    (found,) = examples(Source(tmp_path, source._tokenizer), "ruler", "qa_2", length=4096)
+    (found,) = examples(Source(tmp_path, source.tokenizer), "ruler", "qa_2", length=4096)
     assert (found.index, found.prompt, found.answer_prefix, found.gold) == (7, "in", " Answer:", ["a", "b"])
-
-
-def test_a_needle_begins_beside_an_edge(source):
-    seen = set()
-    for example in examples(source, "stress", "stress_edges", n=9):
-        about, ((start, _),) = example.more, example.more["evidence"]
-        begins = source.count(example.prompt[:start]) + source.special_tokens
-        assert begins == about["begins_at"] and (begins - about["shift"]) % about["edge"] == 0
-        seen.add((about["edge"], about["shift"]))
-    assert seen == {(edge, shift) for edge in (64, 128) for shift in (-1, 0, 1)}
-
-
-def test_four_domains_stand_one_after_another(source):
-    example = examples(source, "stress", "stress_domains", n=1)[0]
-    assert all(f"by the {domain}" in example.prompt for domain in ("prose", "code", "dialog", "docs"))
 
 
 def rows(path, *made):
@@ -164,7 +145,7 @@ def test_infinitebench_s_own_file_wins_and_long_prompts_lose_their_middle(source
     }
     rows(tmp_path / "benchmarks" / "infinitebench" / "longbook_choice_eng.jsonl", row)
     (found,) = examples(
-        Source(tmp_path, source._tokenizer), "infinitebench", "longbook_choice_eng", length=1_000
+        Source(tmp_path, source.tokenizer), "infinitebench", "longbook_choice_eng", length=1_000
     )
     assert found.gold == ["two", "B"] and found.index == 4 and found.more["truncated"]
     assert "START" in found.prompt and found.prompt.endswith("D. four")
@@ -189,7 +170,7 @@ FILE_ROW = {"id": 4, "context": "c", "input": "func_1(2)", "options": ["one", "t
 )
 def test_the_reference_answer_of_infinitebench_s_files_scores_full_marks(source, tmp_path, task, answer):
     rows(tmp_path / "benchmarks" / "infinitebench" / f"{task}.jsonl", FILE_ROW | {"answer": answer})
-    (found,) = examples(Source(tmp_path, source._tokenizer), "infinitebench", task, length=40_000)
+    (found,) = examples(Source(tmp_path, source.tokenizer), "infinitebench", task, length=40_000)
     made = SUITES["infinitebench"].row(found, found.answer)
     assert SUITES["infinitebench"].score(task, [made]).score == 100
 
@@ -205,16 +186,13 @@ def test_the_reference_answer_of_infinitebench_s_files_scores_full_marks(source,
         ("infinitebench", "code_debug", {"id": 1, "input": "", "context": "", "answer": ["five"]}, "row 2: "),
         ("longbench", "qasper", {"context": "c", "answers": []}, r"row 2: answers is \[\]"),
         ("longbench", "qasper", {"context": 5, "answers": ["x"]}, "row 2: context is 5"),
-        ("leval", "tpo", {"input": "d", "instructions": ["?"], "outputs": [5]}, r"row 2: outputs\[0\] is 5"),
-        ("leval", "tpo", {"input": None, "instructions": ["?"], "outputs": ["A"]}, "row 2: input is null"),
-        ("leval", "tpo", {"input": "d", "instructions": "?", "outputs": ["A"]}, "row 2: instructions is"),
     ],
 )
 def test_a_row_of_a_benchmark_s_file_is_refused_by_its_field(source, tmp_path, suite, task, row, said):
-    good = FILE_ROW | {"answer": ["two"], "answers": ["x"], "instructions": [], "outputs": []}
+    good = FILE_ROW | {"answer": ["two"], "answers": ["x"]}
     rows(tmp_path / "benchmarks" / suite / f"{task}.jsonl", good, row)
     with pytest.raises(InputError, match=said):
-        examples(Source(tmp_path, source._tokenizer), suite, task, length=40_000)
+        examples(Source(tmp_path, source.tokenizer), suite, task, length=40_000)
 
 
 def test_longbench_reads_its_format(source, tmp_path):
@@ -229,30 +207,11 @@ def test_longbench_reads_its_format(source, tmp_path):
         "_id": "abc",
     }
     rows(tmp_path / "benchmarks" / "longbench" / "data" / "hotpotqa.jsonl", row)
-    (found,) = examples(Source(tmp_path, source._tokenizer), "longbench", "hotpotqa", length=800)
+    (found,) = examples(Source(tmp_path, source.tokenizer), "longbench", "hotpotqa", length=800)
     assert found.cluster == "abc" and found.answer == " Ada" and found.more["truncated"]
     assert tokens(source, found) <= 800 and found.prompt.endswith("Question: Who?")
     made = SUITES["longbench"].row(found, "Ada")
     assert SUITES["longbench"].score("hotpotqa", [made]).score == 100
-
-
-def test_l_eval_asks_every_automatic_question_and_cuts_the_document_s_end(source, tmp_path):
-    row = {
-        "input": "BEGIN " + "d" * 5_000,
-        "instructions": ["One?", "Two?"],
-        "outputs": ["a b c", "d"],
-        "source": "s",
-        "evaluation": "f1",
-    }
-    rows(
-        tmp_path / "benchmarks" / "leval" / "LEval-data" / "Open-ended-tasks" / "multidoc_qa.jsonl",
-        dict(row, evaluation="human"),
-        row,
-    )
-    first, second = examples(Source(tmp_path, source._tokenizer), "leval", "multidoc_qa", n=9, length=2_000)
-    assert first.cluster == second.cluster and "BEGIN" in first.prompt and "3 words" in first.prompt
-    assert tokens(source, first) <= 2_000 and first.more["truncated"]
-    assert SUITES["leval"].score("multidoc_qa", [SUITES["leval"].row(second, "d")]).score == 100
 
 
 def test_pg19_reads_books_with_their_titles(source, tmp_path):
@@ -260,7 +219,7 @@ def test_pg19_reads_books_with_their_titles(source, tmp_path):
     (root / "test").mkdir(parents=True)
     (root / "test" / "145.txt").write_text("Miss Brooke had that kind of beauty " * 90)
     (root / "metadata.csv").write_text('145,"Middlemarch, by George Eliot",1871,http://x\n')
-    (found,) = examples(Source(tmp_path, source._tokenizer), "pg19", "test", length=500)
+    (found,) = examples(Source(tmp_path, source.tokenizer), "pg19", "test", length=500)
     assert found.more["title"] == "Middlemarch, by George Eliot" and found.cluster == "145"
     assert source.count(found.prompt) + source.special_tokens <= 500
 
@@ -269,12 +228,10 @@ def test_pg19_reads_books_with_their_titles(source, tmp_path):
     ("suite", "task", "length", "said"),
     [
         ("longbench", "qmsum", 4_096, r"qmsum\.jsonl"),
-        ("leval", "quality", 4_096, r"quality\.jsonl"),
         ("infinitebench", "code_debug", 4_096, r"code_debug\.jsonl"),
         ("pg19", "validation", 4_096, "holds no books"),
         ("ruler", "vt", 300, "raise length"),
         ("stories", "story_chain", 900, "raise length"),
-        ("stress", "stress_edges", 100, "raise --lengths"),
         ("ruler", "vt3", 4_096, "no task 'vt3'"),
     ],
 )
@@ -285,10 +242,9 @@ def test_what_is_missing_or_too_short_is_named(source, suite, task, length, said
 
 @pytest.mark.skipif(not SHARED.exists(), reason="the benchmark files are not at ../shared/data")
 def test_the_real_files_make_prompts(source):
-    """L-Eval's, LongBench's, SQuAD's and PG-19's formats as they are published."""
-    real = Source(SHARED, source._tokenizer)
+    """LongBench's, SQuAD's and PG-19's formats as they are published."""
+    real = Source(SHARED, source.tokenizer)
     for suite, task in (
-        ("leval", "quality"),
         ("longbench", "qmsum"),
         ("ruler", "qa_1"),
         ("pg19", "validation"),
