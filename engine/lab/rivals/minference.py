@@ -104,7 +104,7 @@ class MInferenceSearch:
 
     first_row: int = 2_500  # rows before it do not count
     rows: int | None = None  # sampled rows a layer and prompt; None: all
-    _masses: dict[int, list[torch.Tensor]] = field(default_factory=dict)  # by layer, one a prompt
+    masses: dict[int, list[torch.Tensor]] = field(default_factory=dict)  # by layer, one a prompt
 
     def __call__(self, view: View) -> None:
         """Add the mass that each entry of GRID keeps of this prompt's layer."""
@@ -119,13 +119,13 @@ class MInferenceSearch:
             rows = rows[
                 torch.randperm(len(rows), generator=generator)[: self.rows].sort().values.to(view.device)
             ]
-        self._masses.setdefault(view.layer, []).append(self._kept(view, rows).cpu())
+        self.masses.setdefault(view.layer, []).append(self._kept(view, rows).cpu())
 
     def best(self) -> Heads:
         """The winners by layer and head. Raises ConfigError before any prompt ran."""
-        if not self._masses:
+        if not self.masses:
             raise ConfigError("nothing was searched; run the model on a calibration prompt first")
-        means = (torch.stack(self._masses[layer]).mean(0) for layer in range(max(self._masses) + 1))
+        means = (torch.stack(self.masses[layer]).mean(0) for layer in range(max(self.masses) + 1))
         return tuple(tuple(_winner(head) for head in mean.T.tolist()) for mean in means)
 
     def _kept(self, view: View, rows: torch.Tensor) -> torch.Tensor:

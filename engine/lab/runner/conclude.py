@@ -30,14 +30,16 @@ settings that bracket our time are found on these prompts.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from routesparse.engine.config import DEFAULT_PRICE
+from routesparse.engine.lab.runner.collected import POINT
 from routesparse.engine.stats import hypotheses
 from routesparse.engine.stats.coverage import FEWEST_CLUSTERS
 from routesparse.engine.stats.paired import RESAMPLES, Arm, Draws
@@ -53,70 +55,36 @@ PROSE = {
     "stories": ("*",),
     "infinitebench": ("longbook_sum_eng", "longbook_qa_eng", "longbook_choice_eng"),
 }
-Point = tuple[str, float, bool]  # method, setting, extras
-Stratum = tuple[str, int, str]  # suite, length, task
+STRATUM = ["suite", "length", "task"]
+Point = tuple[str, float, bool]  # of POINT
 DENSE: Point = ("dense", 1.0, True)
-
-
-@dataclass(frozen=True)
-class Seen:
-    """One prompt by one method. value: its score, 0 to 1; likelihood: of the gold answer, in nats."""
-
-    value: float
-    likelihood: float
-    prefill_ms: float
-    cluster: Hashable
-    area: float = math.nan  # share of the causal area that is read
-
-
-@dataclass(frozen=True)
-class Cell:
-    """The prompts of one stratum by every method. plain_length: whether MInference was searched at this length."""
-
-    stratum: Stratum
-    plain_length: bool
-    by_method: Mapping[Point, Mapping[str, Seen]]
-    timed_alone: bool = True  # False: the times are those of several processes that waited for each other
-
-    @property
-    def plain_domain(self) -> bool:
-        tasks = PROSE.get(self.stratum[0], ())
-        return self.stratum[2] in tasks or "*" in tasks
 
 
 class MissingRowsError(Exception):
     """What a test lacks, in words."""
 
 
-@dataclass(frozen=True)
-class _Arms:
-    """One method at one setting, and the other's settings that bracket its time, on the prompts that all have."""
+def conclude(prompts: pd.DataFrame, seed: int) -> list[dict[str, Any]]:
+    """The five tests as plain values: estimates in points, of H3's second one in nats; ``why`` where not tested.
 
-    scores: hypotheses.Contrast
-    likelihoods: hypotheses.Contrast
-    settings: tuple[Point, ...]  # the one whose time counts (ours, or a slower rival), then the others
-    ratios: tuple[float, ...]  # the others' total times over the first one's
-    unequal: (
-        str | None
-    )  # all of the others are faster: "faster", where they are the rival's, or "ours faster"
-    strata: tuple[Stratum, ...]  # used
-    dropped: int  # strata with predictions that lack one of the settings
-
-
-def conclude(cells: Sequence[Cell], seed: int) -> list[dict[str, Any]]:
-    """The five tests as plain values: estimates in points, of H3's second one in nats; ``why`` where not tested."""
+    prompts: a row for each prompt and method, with STRATUM, POINT, ``sample_id``, ``value`` (its score, 0 to 1),
+    ``likelihood`` (of the gold answer, in nats), ``prefill_ms`` (NaN: no time that counts), ``cluster``, ``area`` (the
+    share of the causal area that is read), ``plain_length`` (MInference was searched at this length) and
+    ``timed_alone`` (False: the times are those of several processes that waited for each other).
+    """
+    prompts = _placed(prompts)
     made: dict[str, Sequence[np.ndarray]] = {}
     about: dict[str, dict[str, Any]] = {}
-    for name, (draw, chosen) in _tests(cells, seed).items():
+    for name, (draw, rival, parts) in _tests(prompts).items():
         try:
-            if not cells:
+            if prompts.empty:
                 raise MissingRowsError("no task that has scores was predicted")
-            if not all(cell.timed_alone for cell in cells):
+            if not prompts["timed_alone"].all():
                 raise MissingRowsError(
                     "several processes predicted at once, so that times can't be made equal; run --stage time alone, "
                     "or predict with --processes 1"
                 )
-            arms = [_arms(part, rival, seed) for part, rival in chosen]
+            arms = [_arms(part, rival, seed) for part in parts]
             made[name] = draw(arms)
             about[name] = _about(arms)
         except MissingRowsError as error:
@@ -124,32 +92,34 @@ def conclude(cells: Sequence[Cell], seed: int) -> list[dict[str, Any]]:
     none = np.zeros(1 + RESAMPLES)  # p = 1
     found = hypotheses.verdicts({name: made.get(name, (none,)) for name in hypotheses.TESTS})
     rows = []
-    for name in hypotheses.TESTS:
-        if name not in made:
-            rows.append({"test": name, "verdict": "not tested", **about[name]})
-            continue
-        result = found[name]
-        points, *nats = result.estimates
-        estimates = [points.in_points(), *map(asdict, nats)]
-        rows.append(
-            {
-                "test": name,
-                "verdict": result.verdict,
-                "p_holm": result.p,
-                "estimates": estimates,
-                **about[name],
-            }
-        )
+    for name, result in found.items():
+        told: dict[str, Any] = {"test": name, "verdict": "not tested"}
+        if name in made:
+            points, *nats = result.estimates
+            told |= {"verdict": result.verdict, "p_holm": result.p}
+            told["estimates"] = [points.in_points(), *map(asdict, nats)]
+        rows.append(told | about[name])
     return rows
 
 
-Parts = Sequence[tuple[Sequence[Cell], str]]
-Drawn = Callable[[Sequence[_Arms]], Sequence[np.ndarray]]
+def _placed(prompts: pd.DataFrame) -> pd.DataFrame:
+    """Indexed by the stratum's number, in order, and the sample; ``plain_domain``: its haystack is prose."""
+    domains = zip(prompts["suite"], prompts["task"], strict=True)
+    of = prompts.assign(
+        stratum=prompts.groupby(STRATUM, sort=False, observed=True).ngroup(),
+        plain_domain=[bool({task, "*"} & {*PROSE.get(suite, ())}) for suite, task in domains],
+    )
+    return of.set_index(["stratum", "sample_id"]).sort_index(kind="stable")
 
 
-def _tests(cells: Sequence[Cell], seed: int) -> dict[str, tuple[Drawn, Parts]]:
-    def part(domain: bool, length: bool) -> tuple[Sequence[Cell], str]:
-        return [c for c in cells if (c.plain_domain, c.plain_length) == (domain, length)], FIXED
+Drawn = Callable[[Sequence["_Arms"]], Sequence[np.ndarray]]
+
+
+def _tests(prompts: pd.DataFrame) -> dict[str, tuple[Drawn, str, Sequence[pd.DataFrame]]]:
+    """Of each test what it draws from its arms, whose rival, and on which sets of prompts."""
+
+    def part(domain: bool, length: bool) -> pd.DataFrame:
+        return prompts[(prompts["plain_domain"] == domain) & (prompts["plain_length"] == length)]
 
     def gain(arms: Sequence[_Arms]) -> Sequence[np.ndarray]:
         return (arms[0].scores.gain(),)
@@ -162,70 +132,73 @@ def _tests(cells: Sequence[Cell], seed: int) -> dict[str, tuple[Drawn, Parts]]:
 
     plain = part(True, True)
     return {
-        "H1": (gain, [(cells, FIXED)]),
-        "H2 domain": (shift, [plain, part(False, True)]),
-        "H2 length": (shift, [plain, part(True, False)]),
-        "H2 both": (shift, [plain, part(False, False)]),
-        "H3": (fallback, [(cells, UNIFORM)]),
+        "H1": (gain, FIXED, [prompts]),
+        "H2 domain": (shift, FIXED, [plain, part(False, True)]),
+        "H2 length": (shift, FIXED, [plain, part(True, False)]),
+        "H2 both": (shift, FIXED, [plain, part(False, False)]),
+        "H3": (fallback, UNIFORM, [prompts]),
     }
 
 
 @dataclass(frozen=True)
-class _Shared:
-    """The prompts that some settings all have."""
+class _Arms:
+    """One method at one setting, and the other's settings that bracket its time, on the prompts that all have.
 
-    cells: Sequence[Cell]
-    samples: Mapping[Stratum, Sequence[str]]
+    unequal: all of the others are faster: "faster", where they are the rival's, or "ours faster".
+    """
+
+    scores: hypotheses.Contrast
+    likelihoods: hypotheses.Contrast
+    settings: tuple[Point, ...]  # the one whose time counts (ours, or a slower rival), then the others
+    ratios: tuple[float, ...]  # the others' total times over the first one's
+    unequal: str | None
+    suites: frozenset[str]
+    dropped: int  # strata with predictions that lack one of the settings
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """The prompts that some settings all have, by setting; all frames have one index."""
+
+    of: Mapping[Point, pd.DataFrame]
     dropped: int  # strata with predictions that lack one of the settings
 
     @classmethod
-    def of(cls, cells: Sequence[Cell], wanted: Sequence[Point]) -> _Shared:
+    def among(cls, prompts: pd.DataFrame, wanted: Sequence[Point]) -> _Shared:
         """Errors: MissingRowsError where no prompt has all of them."""
-        whole = [cell for cell in cells if all(point in cell.by_method for point in wanted)]
-        samples = {cell.stratum: common for cell in whole if (common := _common(cell, wanted))}
-        kept = [cell for cell in whole if cell.stratum in samples]
-        if not kept:
+        timed = prompts.dropna(subset=["prefill_ms"]).groupby(POINT)
+        mine = {point: rows for point, rows in timed if point in wanted}
+        common = functools.reduce(
+            pd.Index.intersection, (rows.index for rows in mine.values()), prompts.index
+        )
+        if len(mine) < len(wanted) or common.empty:
             names = " and ".join(dict.fromkeys(f"every {one[0]}" for one in wanted if one != DENSE))
             raise MissingRowsError(
                 f"no prompt has predictions of dense, {names}, each with a time; run --stage time"
             )
-        return cls(kept, samples, sum(bool(cell.by_method) for cell in cells) - len(kept))
+        common = common.unique().sort_values()
+        strata = [index.get_level_values("stratum").nunique() for index in (prompts.index, common)]
+        return cls({point: rows.loc[common] for point, rows in mine.items()}, strata[0] - strata[1])
 
-    def rows(self, cell: Cell, point: Point) -> list[Seen]:
-        return [cell.by_method[point][one] for one in self.samples[cell.stratum]]
-
-    def total(self, point: Point) -> float:
+    def times(self, point: Point) -> pd.Series:
         """A method's milliseconds: of each stratum its median, as often as it has prompts."""
-        times = [[row.prefill_ms for row in self.rows(cell, point)] for cell in self.cells]
-        return sum(len(of_cell) * float(np.median(of_cell)) for of_cell in times)
+        return self.of[point].groupby(level="stratum")["prefill_ms"].transform("median")
 
     def ratios(self, points: Sequence[Point], to: Point) -> dict[Point, float]:
         """Total times over another method's."""
-        return {point: self.total(point) / self.total(to) for point in points}
-
-    def area(self, point: Point) -> float:
-        return float(np.mean([row.area for cell in self.cells for row in self.rows(cell, point)]))
+        return {point: float(self.times(point).sum() / self.times(to).sum()) for point in points}
 
     def arm(self, point: Point, likelihood: bool) -> Arm:
-        values, times = {}, {}
-        for cell in self.cells:
-            rows, dense = self.rows(cell, point), self.rows(cell, DENSE)
-            values[_name(cell.stratum)] = np.array(
-                [row.likelihood - base.likelihood for row, base in zip(rows, dense, strict=True)]
-                if likelihood
-                else [row.value for row in rows]
-            )
-            times[_name(cell.stratum)] = np.full(len(rows), np.median([row.prefill_ms for row in rows]))
-        return Arm(values, times)
+        rows = self.of[point]
+        values = rows["likelihood"] - self.of[DENSE]["likelihood"] if likelihood else rows["value"]
+        return Arm(_by_stratum(values), _by_stratum(self.times(point)))
 
     def arms(
         self, first: Point, others: Sequence[Point], unequal: str | None, raised: bool, seed: int
     ) -> _Arms:
         """Of one setting and those that bracket its time. raised: the latter are ours."""
-        clusters = {
-            _name(cell.stratum): [row.cluster for row in self.rows(cell, first)] for cell in self.cells
-        }
-        draws = Draws(clusters, seed)
+        clusters = _by_stratum(self.of[first]["cluster"])
+        draws = Draws({name: list(labels) for name, labels in clusters.items()}, seed)
 
         def contrast(likelihood: bool) -> hypotheses.Contrast:
             bracket = [self.arm(point, likelihood) for point in others]
@@ -239,35 +212,43 @@ class _Shared:
             (first, *others),
             tuple(self.ratios(others, first).values()),
             unequal,
-            tuple(cell.stratum for cell in self.cells),
+            frozenset(self.of[first]["suite"]),
             self.dropped,
         )
 
 
-def _arms(cells: Sequence[Cell], rival: str, seed: int) -> _Arms:
+def _by_stratum(column: pd.Series) -> dict[str, np.ndarray]:
+    return {str(number): part.to_numpy() for number, part in column.groupby(level="stratum")}
+
+
+def _arms(prompts: pd.DataFrame, rival: str, seed: int) -> _Arms:
     """Errors: MissingRowsError."""
-    if not cells:
+    if prompts.empty:
         raise MissingRowsError(
             "no prompts of one side of the shift; run tasks on prose and others, and two lengths"
         )
-    points = {point for cell in cells for point in cell.by_method}
-    ours = _of(points, OURS)
+    ours, rivals = (_settings(prompts, method) for method in (OURS, rival))
     if not ours:
         raise MissingRowsError(f"no predictions of {OURS}; add --methods {OURS}={DEFAULT_PRICE:g}")
     mine = min(ours, key=lambda point: (point[1] != DEFAULT_PRICE, point[1]))
-    rivals = _of(points, rival)
     if not rivals:
         raise MissingRowsError(f"no predictions of {rival}; add --methods {rival}")
-    shared = _Shared.of(cells, (mine, *rivals, DENSE))
+    shared = _Shared.among(prompts, (mine, *rivals, DENSE))
     ratios = shared.ratios(rivals, mine)
     if min(ratios.values()) > 1 + WITHIN:
-        return _raised(cells, ours, rivals, ratios, seed)
+        return _raised(prompts, ours, rivals, ratios, seed)
     chosen, all_faster = _bracket(shared, ratios, rival, "ours")
     return shared.arms(mine, chosen, "faster" if all_faster else None, False, seed)
 
 
+def _settings(prompts: pd.DataFrame, method: str) -> list[Point]:
+    """A method's settings; with what all our plans read, where it ran both with and without."""
+    found = [point for point, _ in prompts[prompts["method"] == method].groupby(POINT)]
+    return [point for point in found if point[2]] or found
+
+
 def _raised(
-    cells: Sequence[Cell],
+    prompts: pd.DataFrame,
     ours: Sequence[Point],
     rivals: Sequence[Point],
     ratios: Mapping[Point, float],
@@ -282,21 +263,11 @@ def _raised(
             f"{slower}; add --methods {rival}={PUBLISHED[rival]:g}, whose time ours is given"
         )
     try:
-        shared = _Shared.of(cells, (*ours, standing, DENSE))
+        shared = _Shared.among(prompts, (*ours, standing, DENSE))
         chosen, all_faster = _bracket(shared, shared.ratios(ours, standing), OURS, f"{rival}'s")
     except MissingRowsError as error:
         raise MissingRowsError(f"{slower}; {error}") from None
     return shared.arms(standing, chosen, "ours faster" if all_faster else None, True, seed)
-
-
-def _of(points: set[Point], method: str) -> list[Point]:
-    """A method's settings; with what all our plans read, where it ran both with and without."""
-    found = sorted(point for point in points if point[0] == method)
-    return [point for point in found if point[2]] or found
-
-
-def _common(cell: Cell, points: Sequence[Point]) -> list[str]:
-    return sorted(set.intersection(*(set(cell.by_method[point]) for point in points)))
 
 
 def _taken(ratios: Mapping[Point, float]) -> str:
@@ -321,7 +292,7 @@ def _bracket(
             max(faster, key=lambda point: ratios[point]),
             min(slower, key=lambda point: ratios[point]),
         ], False
-    if faster and shared.area(nearest) >= 1 - WITHIN:
+    if faster and shared.of[nearest]["area"].mean() >= 1 - WITHIN:
         return [nearest], True
     raise MissingRowsError(
         f"no settings of {method} on both sides of {whose} total time (setting: its time over it; {_taken(ratios)}); "
@@ -340,11 +311,7 @@ def _about(arms: Sequence[_Arms]) -> dict[str, Any]:
         "settings": [[f"{method}={setting:g}" for method, setting, _ in arm.settings] for arm in arms],
         "time_ratios": [list(arm.ratios) for arm in arms],
         **({} if unequal is None else {"unequal": unequal}),
-        "suites": sorted({suite for arm in arms for suite, _, _ in arm.strata}),
-        "strata": sum(len(arm.strata) for arm in arms),
+        "suites": sorted(frozenset().union(*(arm.suites for arm in arms))),
+        "strata": sum(len(arm.scores.draws.counts) for arm in arms),
         "dropped_strata": sum(arm.dropped for arm in arms),
     }
-
-
-def _name(stratum: Stratum) -> str:
-    return "/".join(map(str, stratum))

@@ -24,7 +24,6 @@ from routesparse.engine.calibrate.row_files import Appender
 from routesparse.engine.crew.crews import ONE, Processes
 from routesparse.engine.crew.share import failures
 from routesparse.engine.crew.work import Piece, Work
-from routesparse.engine.device.broken import broken_device
 from routesparse.engine.device.names import device_name
 from routesparse.engine.errors import RouteSparseError
 from routesparse.engine.lab import study
@@ -33,7 +32,7 @@ from routesparse.engine.lab.runner.job import Job
 from routesparse.engine.lab.runner.predictions import finished, key
 from routesparse.engine.lab.runner.prepare import Prepared, all_prepared
 from routesparse.engine.lab.studies.selection import methods, prompts
-from routesparse.engine.lab.studies.selection.measure import Bench, probes_of
+from routesparse.engine.lab.studies.selection.measure import Bench, probes_of, why_failed
 from routesparse.engine.lab.suites import pg19
 from routesparse.engine.lab.suites.registry import find
 from routesparse.engine.lab.suites.suite import Suite
@@ -124,7 +123,7 @@ class _Predicting:
         if not missing:
             return None
         prompt = prompt_of(self._job, prepared, self._loaded)
-        found = _measured(
+        found = measured(
             self.bench, find(self._job.suite), [method for method, _ in missing], prepared, prompt
         )
         return [
@@ -133,7 +132,7 @@ class _Predicting:
         ]
 
 
-def _measured(
+def measured(
     bench: Bench,
     suite: Suite,
     chosen: Sequence[methods.Method],
@@ -146,7 +145,7 @@ def _measured(
         return [_book(bench, method, prepared, prompt) for method in chosen]
     found = bench.answers(prompt, chosen, example.new_tokens, past_gold=not suite.stops_at_gold)
     return [
-        _failed(one) if isinstance(one, Exception) else {**one[1], "row": suite.row(example, one[0])}
+        {"failed": one} if isinstance(one, str) else {**one[1], "row": suite.row(example, one[0])}
         for one in found
     ]
 
@@ -158,20 +157,12 @@ def _finite(numbers: dict[str, Any]) -> dict[str, Any]:
     return {"failed": f"{', '.join(odd)} came out as NaN or Inf"} if odd else numbers
 
 
-def _failed(error: Exception) -> dict[str, Any]:
-    return {"failed": f"{type(error).__name__}: {error}"[:500]}
-
-
 def _book(bench: Bench, method: methods.Method, prepared: Prepared, prompt: prompts.Prompt) -> dict[str, Any]:
     """The sums that PG-19's measures need, of the tokens behind the first; or why there are none."""
     try:
         nats, numbers = bench.losses(prompt, method)
-    except Exception as error:
-        if broken_device() is not None:
-            raise
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        return _failed(error)
+    except Exception as error:  # noqa: BLE001
+        return {"failed": why_failed(error)}
     last, text = nats[-pg19.LAST_TOKENS :].double(), prepared.example.prompt
     row = {
         "id": prepared.example.cluster,

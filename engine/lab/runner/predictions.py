@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import pandas as pd
 
 from routesparse.engine.calibrate.row_files import read_lines
 from routesparse.engine.errors import InputError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from routesparse.engine.lab.runner.job import Job
 
 NUMBERS = ("prefill_ms", "select_ms", "attention_ms")  # medians of a prompt's runs, in a row of times
-Where = tuple[int, str, str]  # length, task, hash of the configuration
+WHERE = ["length", "task", "config_hash"]  # what times are of
 
 
 @in_file(more=True)
@@ -97,31 +97,18 @@ def timed(job: Job) -> Iterable[dict[str, Any]]:
     return (_read(job.kept_times, Timed) | _read(job.times, Timed)).values()
 
 
-def time_commits(job: Job) -> Mapping[Where, set[str]]:
-    """Which commits' code was timed, by configuration."""
-    found: dict[Where, set[str]] = defaultdict(set)
-    for row in timed(job):
-        if row["suite"] == job.suite and row["seed"] == job.seed and row.get("git_commit"):
-            found[row["length"], row["task"], row["config_hash"]].add(row["git_commit"])
-    return found
-
-
-def read_times(job: Job) -> Mapping[Where, dict[str, float]]:
-    """Medians over a task's timed prompts of one length, by configuration.
+def read_times(job: Job) -> pd.DataFrame:
+    """By configuration (WHERE) the medians of NUMBERS over a task's timed prompts, and ``timed_by``, whose code ran.
 
     Errors: InputError for times of several devices, which compare nothing.
     """
-    found: dict[Where, list[dict[str, Any]]] = defaultdict(list)
-    devices = set()
-    for row in timed(job):
-        if row["suite"] == job.suite and row["seed"] == job.seed:
-            found[row["length"], row["task"], row["config_hash"]].append(row)
-            devices.add(str(row.get("device")))
+    rows = [row for row in timed(job) if row["suite"] == job.suite and row["seed"] == job.seed]
+    found = pd.DataFrame(rows, columns=[*WHERE, *NUMBERS, "device", "git_commit"])
+    devices = sorted(found["device"].astype(str).unique())
     if len(devices) > 1:
         raise InputError(
-            f"{job.times} holds times of {' and '.join(sorted(devices))}; remove it and run --stage time on one of them"
+            f"{job.times} holds times of {' and '.join(devices)}; remove it and run --stage time on one of them"
         )
-    return {
-        where: {name: statistics.median(row[name] for row in measured) for name in NUMBERS}
-        for where, measured in found.items()
-    }
+    by = found.groupby(WHERE)
+    commits = by["git_commit"].agg(lambda commits: tuple(sorted(set(commits.dropna()))))
+    return by[list(NUMBERS)].median().assign(timed_by=commits)

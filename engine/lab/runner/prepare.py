@@ -54,10 +54,13 @@ def prepare(job: Job, progress: Progress, processes: Processes = ONE) -> int:
     Errors: InputError where the folder holds prompts of another seed or tokenizer, or a prompt cannot be made.
     """
     tokenizer = load_tokenizer(job.model).tokenizer_hash
+    shared = {"suite": job.suite, "n": job.n, "seed": job.seed, "tokenizer": tokenizer}
     headers = {
-        (length, task): _header(job, length, task, tokenizer) for length in job.lengths for task in job.tasks
+        (length, task): {**shared, "task": task, "length": length}
+        for length in job.lengths
+        for task in job.tasks
     }
-    missing = [pair for pair, header in headers.items() if _known(job.prompts(*pair), header, job.n) is None]
+    missing = [pair for pair, header in headers.items() if _is_missing(job.prompts(*pair), header)]
     _check_there(job, missing)
     several = processes.ray is None and (processes.count or 1) > 1
     chunk = CHUNK if several else job.n
@@ -102,6 +105,19 @@ def prepare(job: Job, progress: Progress, processes: Processes = ONE) -> int:
     return sum(len(list(read_prepared(job, *pair))) for pair in headers)
 
 
+def _is_missing(path: Path, header: dict[str, Any]) -> bool:
+    """Whether a file has to be made (anew, with more prompts). Errors: InputError where it holds others."""
+    found = _known(path)
+    if not found["n"]:
+        return True
+    other = next((name for name in header if name != "n" and found.get(name) != header[name]), None)
+    if other is not None:
+        raise InputError(
+            f"{path} holds prompts with {other} {found.get(other)!r}, not {header[other]!r}; choose another --out"
+        )
+    return found["n"] < header["n"]
+
+
 def _check_there(job: Job, missing: Sequence[tuple[int, str]]) -> None:
     """Make the last prompt of each task, so that files that are missing or too short are named before the work.
 
@@ -131,32 +147,10 @@ def _opened(job: Job, place: int) -> Callable[[tuple[int, str, int, int]], list[
     return make
 
 
-def _header(job: Job, length: int, task: str, tokenizer: str) -> dict[str, Any]:
-    return {
-        "suite": job.suite,
-        "task": task,
-        "length": length,
-        "n": job.n,
-        "seed": job.seed,
-        "tokenizer": tokenizer,
-    }
-
-
-def _known(path: Path, header: dict[str, Any], n: int) -> int | None:
-    """How many prompts a file of the same kind has, None where it has to be made (anew, with more of them)."""
+def _known(path: Path) -> dict[str, Any]:
+    """A file's header: what its prompts are of, and how many there are; n is 0 where there is no file."""
     if not path.exists():
-        return None
-    found = _header_of(path)
-    other = [name for name in header if name != "n" and found.get(name) != header[name]]
-    if other:
-        raise InputError(
-            f"{path} holds prompts with {other[0]} {found.get(other[0])!r}, not {header[other[0]]!r}; choose another "
-            "--out"
-        )
-    return found["n"] if found["n"] >= n else None
-
-
-def _header_of(path: Path) -> dict[str, Any]:
+        return {"n": 0}
     with path.open(encoding="utf-8") as file:
         return json.loads(file.readline())
 
@@ -203,13 +197,9 @@ def check_prepared(job: Job) -> None:
     for length in job.lengths:
         for task in job.tasks:
             path = job.prompts(length, task)
-            if not path.exists():
-                raise InputError(f"{path} is not there; run the stage prepare first")
-            known = _header_of(path)["n"]
+            known = _known(path)["n"]
             if known < job.n:
-                raise InputError(
-                    f"{path} was made for {known} prompts, not {job.n}; run the stage prepare first"
-                )
+                raise InputError(f"{path} holds {known} prompts, not {job.n}; run the stage prepare first")
 
 
 def read_prepared(job: Job, length: int, task: str) -> Iterator[Prepared]:

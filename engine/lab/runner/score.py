@@ -16,22 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from routesparse.engine import paths
 from routesparse.engine.calibrate.origin import now
 from routesparse.engine.errors import InputError, ResultsError
 from routesparse.engine.files.plain_files import read_json
 from routesparse.engine.lab import study
-from routesparse.engine.lab.runner.collected import Rows, collected, every_row
-from routesparse.engine.lab.runner.conclude import DENSE, SEARCH_TOKENS, Cell, Point, Seen, conclude
+from routesparse.engine.lab.runner.collected import POINT, collected
+from routesparse.engine.lab.runner.conclude import SEARCH_TOKENS, STRATUM, conclude
 from routesparse.engine.lab.runner.job import Job
-from routesparse.engine.lab.runner.predictions import (
-    NUMBERS,
-    Where,
-    finished,
-    read_times,
-    time_commits,
-)
+from routesparse.engine.lab.runner.predictions import NUMBERS, WHERE, read_times
 from routesparse.engine.lab.runner.prepare import all_prepared
 from routesparse.engine.lab.suites import pg19
 from routesparse.engine.lab.suites.registry import find
@@ -41,8 +36,6 @@ from routesparse.engine.stats import paired
 from routesparse.engine.stats.coverage import FEWEST_CLUSTERS
 
 ENOUGH = 80.0  # a task on which dense scores less says nothing about sparse
-# Medians over the prompts of a length, where the predictions hold them: the first prompts compile kernels.
-MEDIANS = ("select_ms", "prefill_ms", "attention_ms", "fallback")
 
 
 def score(job: Job) -> dict[str, Any]:
@@ -50,46 +43,16 @@ def score(job: Job) -> dict[str, Any]:
 
     Errors: InputError where dense was not run, nothing was predicted, or a prompt changed since.
     """
-    by_length = _collected(job)
-    found = _scored(job, by_length)
-    for length, points in by_length.items():
-        for point, rows in points.items():
-            for task in job.tasks:
-                if task in rows:
-                    _write_rows(job, length, point, task, rows[task])
+    found, rows = _scored(job)
+    # The predictions in the suite's own format, which `routesparse score` and official scripts read.
+    for (length, method, setting, extras, task), part in rows.groupby(
+        ["length", *POINT, "task"], observed=True
+    ):
+        name = f"{method.replace(':', '-')}-{setting:g}{'' if extras else '-no-extras'}"
+        path = job.out / "by_method" / name / str(length) / f"{task}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(row) + "\n" for row in part["row"]), "utf-8")
     paths.write_json(job.scores, found)
-    return found
-
-
-def _collected(job: Job) -> dict[int, dict[Point, Rows]]:
-    kept = job.kept.exists()
-    return collected(job, None if kept else {one.sample_id: one.sha256 for one in all_prepared(job)})
-
-
-def _scored(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> dict[str, Any]:
-    times = read_times(job)
-    found: dict[str, Any] = {"about": _about(job, by_length), "tasks": [], "suite": []}
-    found["about"]["timed_alone"] = bool(times)
-    timed_at = time_commits(job)
-    # Of dense, which every cell has: a stage that was cut off has times of some cells alone.
-    dense = {_where(row) for row in every_row(by_length, DENSE)}
-    found["about"] |= {"cells": len(dense), "timed_cells": len(dense & set(times))}
-    for length in job.lengths:
-        points = by_length.get(length, {})
-        if not points and any(by_length.values()):
-            study.note(f"nothing was predicted at {length} tokens; the other lengths are scored")
-            continue
-        if DENSE not in points:
-            raise InputError(
-                f"dense has no predictions at {length} tokens; run the stage predict, which adds it"
-            )
-        for point, rows in sorted(points.items()):
-            for task in job.tasks:
-                if task in rows:
-                    found["tasks"].append(_task(job, length, point, task, rows[task]))
-            compared = _compared(job, length, point, rows, points[DENSE], times)
-            found["suite"].append(compared | _commits(rows, timed_at))
-    found["hypotheses"] = conclude(_cells(job, by_length, times), job.seed)
     return found
 
 
@@ -108,22 +71,21 @@ def gather(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], list[dict[str
             scores.append(read_json(folder / "scores.json", MOST_BYTES))
             continue
         job = Job.load(folder)
-        by_length = _collected(job)
-        scores.append(_scored(job, by_length))
-        weights |= dict.fromkeys((row["config_hash"] for row in every_row(by_length, DENSE)), folder)
-        prompts += _cells(job, by_length, read_times(job))
+        found, rows = _scored(job)
+        scores.append(found)
+        weights |= dict.fromkeys(rows["config_hash"][rows["method"] == "dense"], folder)
+        prompts.append(_prompts(job, rows, found["about"]))
         seed = job.seed
-    if prompts:
-        _refuse_several_models(scores, weights)
-    strata = [cell.stratum for cell in prompts]
-    twice = next((stratum for stratum in strata if strata.count(stratum) > 1), None)
+    if not prompts:
+        return scores, scores[0].get("hypotheses", []) if len(scores) == 1 else []
+    _refuse_several_models(scores, weights)
+    seen = [tuple(stratum) for one in prompts for stratum in one[STRATUM].drop_duplicates().to_numpy()]
+    twice = next((stratum for stratum in seen if seen.count(stratum) > 1), None)
     if twice is not None:
         raise ResultsError(
             f"two folders hold predictions of {twice[0]}, {twice[2]} at {twice[1]} tokens; report them apart"
         )
-    if prompts:
-        return scores, conclude(prompts, seed)
-    return scores, scores[0].get("hypotheses", []) if len(scores) == 1 else []
+    return scores, conclude(pd.concat(prompts, ignore_index=True), seed)
 
 
 def _refuse_several_models(scores: Sequence[Mapping[str, Any]], weights: Mapping[str, Path]) -> None:
@@ -139,76 +101,73 @@ def _refuse_several_models(scores: Sequence[Mapping[str, Any]], weights: Mapping
         )
 
 
-def _cells(
-    job: Job, by_length: Mapping[int, Mapping[Point, Rows]], times: Mapping[Where, Mapping[str, float]]
-) -> list[Cell]:
-    """PG-19 has none: it counts nats, not points. Where a job has times of one process alone, what was not timed has
-    no part in the tests."""
-    if job.suite == pg19.SUITE.name:
-        return []
-    plain, suite = min(max(job.lengths), SEARCH_TOKENS), find(job.suite)
+def _scored(job: Job) -> tuple[dict[str, Any], pd.DataFrame]:
+    """What scores.json holds, and the predictions with their ``value``.
 
-    def seen(task: str, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Seen]:
-        ordered = _in_order(rows)
-        values = suite.score(task, [row["row"] for row in ordered]).values
-        return {
-            row["sample_id"]: Seen(
-                float(value),
-                -row["gold_nats"],
-                times[_where(row)]["prefill_ms"] if times else row["prefill_ms"],
-                row["cluster"],
-                row["area"],
+    ``timed_...`` are the times that count: those of one process alone where there are any, else their own.
+    """
+    kept = job.kept.exists()
+    rows = collected(job, None if kept else {one.sample_id: one.sha256 for one in all_prepared(job)})
+    times = read_times(job)
+    rows = rows.join(times.add_prefix("timed_"), on=WHERE)
+    # By the prompt's index: several processes write as they finish.
+    rows = rows.assign(task=pd.Categorical(rows["task"], job.tasks))
+    rows = rows.sort_values(["length", "task", "index"], kind="stable", ignore_index=True)
+    if times.empty:
+        rows = rows.assign(**{f"timed_{name}": rows[name] for name in NUMBERS})
+    found: dict[str, Any] = {
+        "about": _about(job, rows, timed_alone=not times.empty),
+        "tasks": [],
+        "suite": [],
+    }
+    values = pd.Series(np.nan, rows.index)
+    for length in job.lengths:
+        here = rows[rows["length"] == length]
+        if here.empty and len(rows):
+            study.note(f"nothing was predicted at {length} tokens; the other lengths are scored")
+            continue
+        if not (here["method"] == "dense").any():
+            raise InputError(
+                f"dense has no predictions at {length} tokens; run the stage predict, which adds it"
             )
-            for row, value in zip(ordered, values, strict=True)
-            if value is not None
-        }
-
-    def usable(task: str, rows: Rows) -> bool:
-        return not times or all(_where(row) in times for row in rows[task].values())
-
-    alone = bool(times) or _processes(job) == 1
-    return [
-        Cell(
-            (job.suite, length, task),
-            length == plain,
-            # A setting that was predicted and not timed leaves its stratum out, and is not forgotten.
-            {
-                point: seen(task, rows[task]) if usable(task, rows) else {}
-                for point, rows in points.items()
-                if task in rows
-            },
-            timed_alone=alone,
-        )
-        for length, points in by_length.items()
-        for task in job.tasks
-    ]
+        for (*point, task), part in here.groupby([*POINT, "task"], observed=True):
+            scored = find(job.suite).score(task, list(part["row"]))
+            values[part.index] = scored.values
+            told = {"task": task, "n": len(part), "score": scored.score, "area": float(part["area"].mean())}
+            parts = {"parts": scored.parts} if scored.parts else {}
+            found["tasks"].append(_named(job, length, point) | told | parts)
+        here = here.assign(value=values[here.index])
+        dense = here[here["method"] == "dense"]
+        for point, mine in here.groupby(POINT):
+            found["suite"].append(
+                _named(job, length, point)
+                | _compared(job, mine, dense)
+                | {
+                    "predicted_by": sorted(set(mine["git_commit"].dropna()) - {""}),
+                    "timed_by": sorted(set(mine["timed_timed_by"].dropna().explode().dropna())),
+                }
+            )
+    rows["value"] = values
+    found["hypotheses"] = conclude(_prompts(job, rows, found["about"]), job.seed)
+    return found, rows
 
 
-def _commits(rows: Rows, timed_at: Mapping[Where, set[str]]) -> dict[str, list[str]]:
-    """Of a method at one length: the code that predicted, and the code that was timed alone, which may differ."""
-    found = [row for by_sample in rows.values() for row in by_sample.values()]
-    timed = set().union(*(timed_at.get(_where(row), set()) for row in found))
-    predicted = {row["git_commit"] for row in found if row.get("git_commit")}
-    return {"predicted_by": sorted(predicted), "timed_by": sorted(timed)}
+def _named(job: Job, length: int, point: Sequence[Any]) -> dict[str, Any]:
+    method, setting, extras = point
+    about = {"method": method, "setting": float(setting), "extras": bool(extras)}
+    return {"suite": job.suite, "length": length, **about}
 
 
-def _where(row: Mapping[str, Any]) -> Where:
-    return row["length"], row["task"], row["config_hash"]
-
-
-def _processes(job: Job) -> int:
-    """How many processes predicted at once, as rows say."""
-    return max((row.get("processes", 1) for row in finished(job)), default=1)
-
-
-def _about(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> dict[str, Any]:
-    rows = every_row(by_length)
+def _about(job: Job, rows: pd.DataFrame, timed_alone: bool) -> dict[str, Any]:
+    # Of dense, which every cell has: a stage that was cut off has times of some cells alone.
+    cells = rows[rows["method"] == "dense"].drop_duplicates(WHERE)
+    processes = rows["processes"].fillna(1).max() if len(rows) else 1
     return {
         "suite": job.suite,
         "command": job.command,
-        "processes": _processes(job),
-        "devices": sorted({row["device"] for row in rows if row.get("device")}),
-        "predicted_by_commits": sorted({row["git_commit"] for row in rows if row.get("git_commit")}),
+        "processes": int(processes),
+        "devices": sorted(set(rows["device"].dropna()) - {""}),
+        "predicted_by_commits": sorted(set(rows["git_commit"].dropna()) - {""}),
         "seed": job.seed,
         "n": job.n,
         "model": Path(job.model).name,
@@ -216,127 +175,78 @@ def _about(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> dict[str,
         "git_commit": git_commit(),
         "versions": versions(),
         "resamples": paired.RESAMPLES,
+        "timed_alone": timed_alone,
+        "cells": len(cells),
+        "timed_cells": int(cells["timed_timed_by"].notna().sum()),
     }
 
 
-def _in_order(rows: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """By the prompt's index: several processes write as they finish, and L-Eval's topics depend on the order."""
-    return sorted(rows.values(), key=lambda row: row["index"])
+def _prompts(job: Job, rows: pd.DataFrame, about: Mapping[str, Any]) -> pd.DataFrame:
+    """What ``conclude`` takes. PG-19 gives none: it counts nats, not points.
 
-
-def _named(job: Job, length: int, point: Point) -> dict[str, Any]:
-    return {"suite": job.suite, "length": length, "method": point[0], "setting": point[1], "extras": point[2]}
-
-
-def _write_rows(
-    job: Job, length: int, point: Point, task: str, rows: Mapping[str, Mapping[str, Any]]
-) -> None:
-    """The predictions in the suite's own format, which `routesparse score` and official scripts read."""
-    name = f"{point[0].replace(':', '-')}-{point[1]:g}{'' if point[2] else '-no-extras'}"
-    path = job.out / "by_method" / name / str(length) / f"{task}.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row["row"]) + "\n" for row in _in_order(rows)), "utf-8")
-
-
-def _task(
-    job: Job, length: int, point: Point, task: str, rows: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Any]:
-    scored = find(job.suite).score(task, [row["row"] for row in _in_order(rows)])
-    return {
-        **_named(job, length, point),
-        "task": task,
-        "n": scored.n,
-        "score": scored.score,
-        **({"parts": scored.parts} if scored.parts else {}),
-        "area": float(np.mean([row["area"] for row in rows.values()])),
-    }
-
-
-def _compared(
-    job: Job,
-    length: int,
-    point: Point,
-    rows: Rows,
-    dense: Rows,
-    times: Mapping[Where, Mapping[str, float]],
-) -> dict[str, Any]:
-    """One method over all tasks, on the prompts that it and dense both have."""
-    common = {
-        task: set(rows[task]) & set(dense[task]) for task in job.tasks if task in rows and task in dense
-    }
-    common = {task: samples for task, samples in common.items() if samples}
-    if not common:
-        return {**_named(job, length, point), "n": 0}
-    mine, base = (
-        {task: _in_order({one: side[task][one] for one in samples}) for task, samples in common.items()}
-        for side in (rows, dense)
+    Where a job has times of one process alone, what was not timed has no part in the tests, and is not forgotten.
+    """
+    of = rows[[*STRATUM[1:], *POINT, "sample_id", "value", "cluster", "area"]]
+    of = of.assign(
+        suite=job.suite,
+        task=rows["task"].astype(object),
+        likelihood=-rows["gold_nats"].astype(float),
+        prefill_ms=rows["timed_prefill_ms"],
+        plain_length=rows["length"] == min(max(job.lengths), SEARCH_TOKENS),
+        timed_alone=about["timed_alone"] or about["processes"] == 1,
     )
-    if job.suite == pg19.SUITE.name:  # its splits are parts of one set of books
-        mine, base = ({"books": [row for found in side.values() for row in found]} for side in (mine, base))
-    draws = paired.Draws({task: [row["cluster"] for row in found] for task, found in mine.items()}, job.seed)
-    numbers = {
-        name: float(np.mean([np.mean([row[name] for row in found]) for found in mine.values()]))
-        for name in ("area", "select_ms", "prefill_ms")
+    return of.iloc[:0] if job.suite == pg19.SUITE.name else of
+
+
+def _compared(job: Job, mine: pd.DataFrame, dense: pd.DataFrame) -> dict[str, Any]:
+    """One method over all tasks, on the prompts that it and dense both have."""
+    base = dense[["task", "sample_id", "value", "gold_nats", "row"]]
+    both = mine.merge(base, on=["task", "sample_id"], suffixes=("", "_dense"))
+    if both.empty:
+        return {"n": 0}
+    is_books = job.suite == pg19.SUITE.name  # its splits are parts of one set of books
+    strata = dict(iter(both.groupby(pd.Series("books", both.index) if is_books else "task", observed=True)))
+    draws = paired.Draws({name: list(part["cluster"]) for name, part in strata.items()}, job.seed)
+    medians = {name: both[f"timed_{name}"].median() for name in ("select_ms", "prefill_ms", "attention_ms")}
+    medians["fallback"] = both["fallback"].median()
+    found = {
+        "n": draws.n,
+        "clusters": draws.clusters,
+        **{
+            name: float(np.mean([part[name].mean() for part in strata.values()]))
+            for name in ("area", "select_ms", "prefill_ms")
+        },
+        # A bootstrap within tasks needs enough of them in each.
+        "few_clusters": min(counts.shape[1] for counts in draws.counts.values()) < FEWEST_CLUSTERS,
+        # Over the prompts that hold the number: the first ones compile kernels.
+        "medians": {name: None if pd.isna(one) else float(one) for name, one in medians.items()},
     }
-    found = {**_named(job, length, point), "n": draws.n, "clusters": draws.clusters, **numbers}
-    # A bootstrap within tasks needs enough of them in each.
-    found["few_clusters"] = min(counts.shape[1] for counts in draws.counts.values()) < FEWEST_CLUSTERS
-    found["medians"] = {name: _medians(_timed(mine, times) if times else mine, name) for name in MEDIANS}
-    if job.suite == pg19.SUITE.name:
-        return found | _perplexities(draws, mine, base)
-    return found | _points(job, draws, mine, base)
+    return found | (_perplexities(draws, both) if is_books else _points(draws, strata))
 
 
-def _timed(
-    side: Mapping[str, Sequence[Mapping[str, Any]]], times: Mapping[Where, Mapping[str, float]]
-) -> dict[str, list[dict[str, Any]]]:
-    """The predictions with the times of one process alone in place of their own; none where it did not time them."""
-    return {
-        task: [{**row, **dict.fromkeys(NUMBERS), **times.get(_where(row), {})} for row in found]
-        for task, found in side.items()
-    }
-
-
-def _medians(side: Mapping[str, Sequence[Mapping[str, Any]]], name: str) -> float | None:
-    """Of the prompts that hold the number; None where none does."""
-    held = [row[name] for found in side.values() for row in found if row.get(name) is not None]
-    return float(np.median(held)) if held else None
-
-
-def _perplexities(
-    draws: paired.Draws, mine: Mapping[str, Sequence], base: Mapping[str, Sequence]
-) -> dict[str, Any]:
-    def sums(side: Mapping[str, Sequence], name: str) -> dict[str, list[float]]:
-        return {task: [row["row"][name] for row in found] for task, found in side.items()}
+def _perplexities(draws: paired.Draws, books: pd.DataFrame) -> dict[str, Any]:
+    mine, base = (pd.DataFrame(books[name].tolist()) for name in ("row", "row_dense"))
 
     def ratio(nll: str, units: str) -> dict[str, float]:
-        return asdict(paired.perplexity_ratio(draws, sums(mine, nll), sums(base, nll), sums(mine, units)))
+        found = ({"books": sums.to_numpy(float)} for sums in (mine[nll], base[nll], mine[units]))
+        return asdict(paired.perplexity_ratio(draws, *found))
 
     return {
-        "measures": pg19.measures([row["row"] for found in mine.values() for row in found]),
+        "measures": pg19.measures(books["row"].tolist()),
         "word_perplexity_ratio": ratio("nll", "words"),
         "last_1k_ratio": ratio("last_nll", "last_tokens"),
     }
 
 
-def _points(
-    job: Job, draws: paired.Draws, mine: Mapping[str, Sequence], base: Mapping[str, Sequence]
-) -> dict[str, Any]:
-    suite = find(job.suite)
-
-    def values(side: Mapping[str, Sequence]) -> dict[str, np.ndarray]:
-        return {
-            task: np.array(suite.score(task, [row["row"] for row in found]).values, dtype=float)
-            for task, found in side.items()
-        }
-
-    def likelihoods(side: Mapping[str, Sequence]) -> dict[str, np.ndarray]:
-        return {task: -np.array([row["gold_nats"] for row in found]) for task, found in side.items()}
-
-    ours, dense = values(mine), values(base)
+def _points(draws: paired.Draws, strata: Mapping[str, pd.DataFrame]) -> dict[str, Any]:
+    ours, dense = (
+        {task: part[name].to_numpy(float) for task, part in strata.items()}
+        for name in ("value", "value_dense")
+    )
+    gold = {
+        task: (part["gold_nats_dense"] - part["gold_nats"]).to_numpy(float) for task, part in strata.items()
+    }
     change = paired.difference(draws, ours, dense)
-    gold_ours, gold_dense = likelihoods(mine), likelihoods(base)
-    gold = {task: gold_ours[task] - gold_dense[task] for task in gold_ours}
     enough = [task for task in dense if 100 * dense[task].mean() >= ENOUGH]
     return {
         "score": float(100 * draws.means(ours)[0]),

@@ -26,6 +26,7 @@ from routesparse.engine.lab.runner.job import Job
 from routesparse.engine.lab.runner.predictions import NUMBERS, key, timed
 from routesparse.engine.lab.runner.prepare import Prepared, all_prepared
 from routesparse.engine.lab.studies.selection import methods
+from routesparse.engine.lab.studies.selection.measure import why_failed
 from routesparse.engine.models.load import load_in_turn
 from routesparse.engine.provenance import git_commit
 
@@ -96,9 +97,7 @@ def _timed(
             try:
                 runs[code].append(bench.timed(prompt, method))
             except Exception as error:  # noqa: BLE001 - a rule of any kind may fail in any way, and the others go on
-                failed[code] = f"{type(error).__name__}: {error}"[:500]
-                if torch.cuda.is_available():
-                    torch.cuda.empty_cache()
+                failed[code] = why_failed(error)
     for method, code in todo:
         known = {**label(job, method, prepared, code), "device": device}
         if code in failed:

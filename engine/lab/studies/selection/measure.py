@@ -32,6 +32,18 @@ SLACK = 8  # greedy tokens past the gold answer's length that may still bring a 
 Answer = tuple[str, dict[str, float]]  # a greedy answer, and its run's numbers
 
 
+def why_failed(error: Exception) -> str:
+    """What a row says in place of numbers, so that the others go on; raises the error where it broke the device.
+
+    Memory is given back: the error may have been for want of it.
+    """
+    if broken_device() is not None:
+        raise error
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return f"{type(error).__name__}: {error}"[:500]
+
+
 class Bench(BesideDense):
     """Measures methods: rules on our kernel, and our own policies."""
 
@@ -81,25 +93,22 @@ class Bench(BesideDense):
     @torch.no_grad()
     def answers(
         self, prompt: Prompt, chosen: Sequence[Method], new_tokens: int, *, past_gold: bool
-    ) -> list[Answer | Exception]:
+    ) -> list[Answer | str]:
         """Each method's greedy answer of at most ``new_tokens``, and the gold answer's nats under the same prefill,
-        decoded together as far as memory allows; what failed, in its place.
+        decoded together as far as memory allows; of what failed why, in its place.
 
         past_gold: go on where the answer is the gold one so far; False: return that, and otherwise read at most SLACK
         tokens past its length.
         """
         limit = new_tokens if past_gold else min(new_tokens, len(prompt.answer) + SLACK)
         asked = self._asked(prompt, limit, past_gold)
-        found: dict[int, Answer | Exception] = {}
+        found: dict[int, Answer | str] = {}
         held: dict[int, tuple[Prefilled, dict[str, float]]] = {}
         for place, method in enumerate(chosen):
             try:
                 out, numbers = self.prefill(prompt, self.run(prompt, method))
-            except Exception as error:
-                if broken_device() is not None:
-                    raise
-                found[place] = error
-                self._give_back()
+            except Exception as error:  # noqa: BLE001 - a rule of any kind may fail in any way
+                found[place] = why_failed(error)
                 continue
             held[place] = Prefilled(out.last_hidden_state[0, -1:].clone(), out.past_key_values), numbers
             del out
@@ -115,18 +124,15 @@ class Bench(BesideDense):
 
     def _answered(
         self, held: dict[int, tuple[Prefilled, dict[str, float]]], asked: Asked
-    ) -> dict[int, Answer | Exception]:
+    ) -> dict[int, Answer | str]:
         if not held:
             return {}
         try:
             answered = answers_together(
                 self._model.model, self.log_p, [one for one, _ in held.values()], asked
             )
-        except Exception as error:
-            if broken_device() is not None:
-                raise
-            self._give_back()
-            return dict.fromkeys(held, error)
+        except Exception as error:  # noqa: BLE001
+            return dict.fromkeys(held, why_failed(error))
         return {
             place: (self._decoded(a.ids), numbers | {"gold_nats": a.nats, "gold_tokens": len(asked.gold)})
             for (place, (_, numbers)), a in zip(held.items(), answered, strict=True)
@@ -136,11 +142,6 @@ class Bench(BesideDense):
         if self._device.type != "cuda":
             return HELD_BYTES
         return HELD_SHARE * torch.cuda.get_device_properties(self._device).total_memory
-
-    def _give_back(self) -> None:
-        """After an error, which may have been for want of memory."""
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
 
     @torch.no_grad()
     def losses(self, prompt: Prompt, method: Method) -> tuple[Tensor, dict[str, float]]:

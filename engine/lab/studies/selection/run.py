@@ -17,16 +17,15 @@ import time
 from collections.abc import Container, Sequence
 from typing import Any
 
-import torch
-
+from routesparse.engine.calibrate import one_profile
 from routesparse.engine.calibrate.origin import origin
+from routesparse.engine.calibrate.row_files import Appender
 from routesparse.engine.crew.crews import Processes
-from routesparse.engine.crew.work import Piece
-from routesparse.engine.device.broken import broken_device
+from routesparse.engine.crew.share import failures
+from routesparse.engine.crew.work import Piece, Work
 from routesparse.engine.lab import study
 from routesparse.engine.lab.studies.selection import methods, prompts, rows
-from routesparse.engine.lab.studies.selection.measure import Bench, probes_of
-from routesparse.engine.lab.studies.shared import Line, append_lines
+from routesparse.engine.lab.studies.selection.measure import Bench, probes_of, why_failed
 from routesparse.engine.models.load import load_in_turn
 
 
@@ -52,8 +51,20 @@ def main(argv: list[str] | None = None) -> int:
     )
     lots = [lot_of(turn, item, not arguments.no_extras, done) for turn in turns for item in items]
     processes = Processes(arguments.processes, arguments.ray)
-    opened = functools.partial(_opened, arguments, study.command())
-    return append_lines(arguments.out, opened, lots, processes, deadline)
+    opened = one_profile.opening(functools.partial(_opened, arguments, study.command()))
+    with Appender(arguments.out) as out:
+
+        def keep(piece: Piece, line: dict[str, Any] | None) -> None:
+            if line is not None:
+                out.write(line)
+
+        work = Work("measure", opened, lots, keep)
+        outcome = one_profile.share(
+            work, processes, study.note, deadline, lambda header, _: out.write(header)
+        )
+    if outcome.failed:
+        raise SystemExit(f"{failures(outcome, 'pieces')}; the same command tries again")
+    return len(out.failed)
 
 
 def lot_of(
@@ -88,7 +99,7 @@ class Measuring:
         self._extras, self._maker = not arguments.no_extras, maker
         self._prompts: dict[prompts.Item, prompts.Prompt] = {}
 
-    def __call__(self, given: tuple[prompts.Item, tuple[str, float]]) -> Line | None:
+    def __call__(self, given: tuple[prompts.Item, tuple[str, float]]) -> dict[str, Any] | None:
         item, named = given
         method = self._methods.get(named)
         if method is None:
@@ -117,9 +128,5 @@ def measured(bench: Bench, prompt: prompts.Prompt, method: methods.Method) -> di
     about = {**prompt.about, "tokens": len(prompt.ids), "positions": len(prompt.asked) or len(prompt.answer)}
     try:
         return about | bench.measure(prompt, method)
-    except Exception as error:
-        if broken_device() is not None:
-            raise
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        return about | {"failed": f"{type(error).__name__}: {error}"[:500]}
+    except Exception as error:  # noqa: BLE001
+        return about | {"failed": why_failed(error)}

@@ -18,6 +18,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from routesparse.engine.errors import InputError
 from routesparse.engine.lab.generators.samples import sample_rng
 from routesparse.engine.lab.generators.words import key_words
 
@@ -64,22 +65,22 @@ class BodyText:
 
 
 def make_body(task: str, length: int, *, offsets: Offsets, haystack: str, seed: int, index: int) -> BodyText:
-    """The text of one prompt of ``length`` tokens. Errors: ValueError for an unknown task, no prose, no room."""
+    """The text of one prompt of ``length`` tokens. Errors: InputError for an unknown task, no prose, no room."""
     rng = sample_rng(seed, task, length, index)
     prose = stretch(haystack, rng.random(), 8 * length)
     if task not in BODY_TASKS:
-        raise ValueError(f"unknown task {task!r}; use one of {', '.join(BODY_TASKS)}")
+        raise InputError(f"unknown task {task!r}; use one of {', '.join(BODY_TASKS)}")
     inserts = _relay(rng) if task == "relay" else _list(rng)
     room = length - len(offsets(INTRO + "".join(insert.text for insert in inserts)))
     if room < length // 2:
-        raise ValueError(f"{task} leaves {room} of {length} tokens to prose; use a longer prompt")
+        raise InputError(f"{task} leaves {room} of {length} tokens to prose; use a longer prompt")
     return _inserted(prose, offsets(prose)[room - 1][1], inserts)
 
 
 def stretch(text: str, start: float, characters: int) -> str:
     """``characters`` of a text that begins anew where it ends, from the share ``start`` of it on."""
     if not text.strip():
-        raise ValueError("the text is empty; pass some prose, for instance a public-domain book")
+        raise InputError("the text is empty; pass some prose, for instance a public-domain book")
     place = int(start * len(text))
     rounds = -(-(place + characters) // len(text))
     return (text * rounds)[place : place + characters]

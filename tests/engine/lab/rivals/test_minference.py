@@ -72,7 +72,6 @@ def test_search_measures_what_each_entry_keeps(make_view, slow, monkeypatch) -> 
         HeadBudget("block_sparse", 4, 1),
     )
     monkeypatch.setattr(minference, "GRID", grid)
-    monkeypatch.setattr(minference, "MOST_LOGITS", 4 * 300 * 7)
     view, first = make_view(300, 32, 16, layer=0), 150
     search = MInferenceSearch(first_row=first)
     assert search(view) is None
@@ -97,7 +96,7 @@ def test_search_measures_what_each_entry_keeps(make_view, slow, monkeypatch) -> 
                     }[pattern]
                     kept += attention[head][row][key] * reads
             expected.append(kept / (n - first))
-        found = search._masses[0][0][:, head].tolist()
+        found = search.masses[0][0][:, head].tolist()
         assert found == pytest.approx(expected, rel=1e-4)
         winner = search.best()[0][head]
         place = expected.index(max(expected))

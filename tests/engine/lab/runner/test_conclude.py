@@ -1,10 +1,9 @@
 """H1 to H3 from predictions: what is tested, on which prompts, and what is said where rows are missing. CPU, no GPU."""
 
-import dataclasses
-
+import pandas as pd
 import pytest
 
-from routesparse.engine.lab.runner.conclude import Cell, Seen, conclude
+from routesparse.engine.lab.runner.conclude import conclude as concluded
 from routesparse.engine.stats.hypotheses import TESTS
 
 N = 30
@@ -12,14 +11,25 @@ N = 30
 
 def cell(task, length, methods, plain=True):
     """methods: (name, setting) -> (share of right prompts, ms, and perhaps area)."""
-    by_method = {
-        (name, setting, True): {
-            f"{length}/{task}/{i}": Seen(float(i < right * N), -1.0 if i < right * N else -5.0, ms, i, *area)
-            for i in range(N)
-        }
-        for (name, setting), (right, ms, *area) in methods.items()
+    shared = {
+        "suite": "ruler",
+        "length": length,
+        "task": task,
+        "extras": True,
+        "plain_length": plain,
+        "timed_alone": True,
     }
-    return Cell(("ruler", length, task), plain, by_method)
+    return pd.DataFrame(
+        {**shared, "method": name, "setting": setting, "sample_id": f"{length}/{task}/{i}", "cluster": i}
+        | {"value": float(i < right * N), "likelihood": -1.0 if i < right * N else -5.0}
+        | {"prefill_ms": ms, "area": area[0] if area else None}
+        for (name, setting), (right, ms, *area) in methods.items()
+        for i in range(N)
+    )
+
+
+def conclude(cells):
+    return concluded(pd.concat(cells, ignore_index=True), 0)
 
 
 ALL = {
@@ -32,7 +42,7 @@ ALL = {
 
 
 def by_test(cells):
-    return {row["test"]: row for row in conclude(cells, 0)}
+    return {row["test"]: row for row in conclude(cells)}
 
 
 def test_all_five_are_judged_where_their_rows_are_there():
@@ -150,8 +160,7 @@ def test_a_shift_is_not_tested_where_one_side_has_a_slower_rival():
 
 
 def test_times_of_processes_that_shared_a_machine_are_not_made_equal():
-    shared = dataclasses.replace(cell("vt", 4096, ALL), timed_alone=False)
-    found = conclude([shared], 0)
+    found = conclude([cell("vt", 4096, ALL).assign(timed_alone=False)])
     assert {row["verdict"] for row in found} == {"not tested"} and "--processes 1" in found[0]["why"]
 
 
@@ -165,7 +174,7 @@ def test_a_shift_needs_prompts_on_both_sides():
 def test_strata_that_lack_a_setting_are_counted_and_the_suites_used_are_named():
     less = {name: ALL[name] for name in ALL if name != ("minference", 2.0)}
     whole, partial = cell("vt", 4096, ALL), cell("fwe", 4096, less)
-    other = dataclasses.replace(cell("story_chain", 4096, less), stratum=("stories", 4096, "story_chain"))
+    other = cell("story_chain", 4096, less).assign(suite="stories")
     found = by_test([whole, partial, other])["H1"]
     assert (found["suites"], found["strata"], found["dropped_strata"], found["n"]) == (["ruler"], 1, 2, N)
     assert by_test([whole])["H1"]["dropped_strata"] == 0

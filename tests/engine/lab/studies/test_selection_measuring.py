@@ -1,7 +1,6 @@
 """The selection study's prompts and measuring: a tiny model on the CPU, no GPU."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import torch
 
 from routesparse.engine.calibrate import beside_dense
 from routesparse.engine.calibrate.row_files import read_lines
-from routesparse.engine.errors import ConfigError
+from routesparse.engine.errors import ConfigError, InputError
 from routesparse.engine.lab.generators.samples import score_all
 from routesparse.engine.lab.studies.selection import measure, methods, prompts, rows, run, tasks
 
@@ -61,9 +60,9 @@ def test_a_body_task_is_the_same_again_and_asks_the_numbers_stated_far_before(ta
 
 
 def test_a_body_task_that_leaves_no_room_for_prose_says_so():
-    with pytest.raises(ValueError, match="use a longer prompt"):
+    with pytest.raises(InputError, match="use a longer prompt"):
         tasks.make_body("list", 900, offsets=characters, haystack=PROSE, seed=1, index=0)
-    with pytest.raises(ValueError, match="relay, list"):
+    with pytest.raises(InputError, match="relay, list"):
         tasks.make_body("maze", 900, offsets=characters, haystack=PROSE, seed=1, index=0)
 
 
@@ -206,11 +205,3 @@ def test_a_method_that_fails_leaves_a_row_and_the_others_go_on(folder, data, tmp
     monkeypatch.setitem(methods.INLINE, "broken", (lambda _: lambda view: None, (1.0,)))
     assert run.main(arguments(folder, data, out, "--methods", "broken")) == 0
     assert len(rows.read_rows([out])[0]) == 6 and not rows.read_rows([out])[1]
-
-
-def test_prompts_of_one_length_alternate_between_tasks():
-    found = prompts.items(["text:prose", "vt"], [8, 16], 3, 1, 1)
-    assert [(i.task, i.length, i.index) for i in found[:4]] == [
-        *[("text:prose", 8, 0), ("vt", 8, 0), ("vt", 8, 1), ("vt", 8, 2)]
-    ]
-    assert all(a.length <= b.length for a, b in pairwise(found)) and len(found) == 8
