@@ -8,12 +8,9 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from routesparse.engine import paths
-from routesparse.engine.calibrate.origin import origin
 from routesparse.engine.errors import RouteSparseError
-from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.terminal import printable
 
 
@@ -55,16 +52,6 @@ def command() -> str:
 def portable(text: str) -> str:
     """A command without the folders of one machine: of an absolute path the last name stays."""
     return re.sub(r"(?<![\w.])/[^\s=]*/([^\s/]+)", r"\1", text)
-
-
-def header(loaded: LoadedModel, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Device, versions, model, seed, time and the command that makes this file again."""
-    return origin(loaded, command(), arguments.seed)
-
-
-def save(path: Path, result: dict[str, Any]) -> None:
-    """Write the study's file, whole or not at all."""
-    paths.write_json(path, result)
 
 
 def note(text: str) -> None:

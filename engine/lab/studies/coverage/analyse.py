@@ -1,51 +1,52 @@
 """Can the certificates be trusted? Coverage, fallback, bounds and drift on test documents.
 
     python -m routesparse.engine.lab.studies.coverage.analyse \
-        --units units --profile PROFILE.json --out data/results/coverage.json
+        --units units.jsonl --profile PROFILE.json --out data/results/coverage.json
 
-Reads what ``measure.py`` wrote and the bundled calibrations; nothing here was fitted on a test window. Beside the
-result file, ``<name>_windows.csv`` holds one row per test window, which every rate here can be computed from again.
-Intervals resample clusters (``plan.py``); fewer than ``stats.coverage.FEWEST_CLUSTERS`` give none.
+Reads what ``measure.py`` wrote and the bundled calibrations; nothing here was fitted on a test window. The result file
+has four tables, each a list of rows with the number of windows and clusters behind it: ``claims`` (what was promised,
+beside what came true, by domain and length, and over all domains by family and by layer), ``rates`` (fallback,
+attention work and drift alarms), ``bounds`` (of output errors), and where they come from. Beside it,
+``<name>_windows.csv`` holds one row per test window, which every rate can be computed from again. Intervals resample
+clusters (``plan.py``); fewer than ``stats.coverage.FEWEST_CLUSTERS`` give none.
 
-- layer: share with the mean mass of the layer's heads >= its certificate.
-- conformal: share of selected sparse units with g* >= g - delta, per prompt; and the body mean mass against it.
-- in-prompt: share with body mean mass >= its certificate; how far betting and empirical Bernstein lie below the mass.
-- row: share of body rows above the k-th smallest certificate row, at q and at the recorded union-bound level.
-- judged in ``certificates.py`` (the first three).
+    head        each selected sparse unit's certificate, against its body mean mass; Bernstein's bound beside it
+    layer       the layer's certificate, against the mean mass of its heads
+    every rung  each bound that was tested, kept or not: which rungs are climbed depends on their bounds
+    floor       how often what was kept lies below the policy's own floor
+    conformal   g - delta of each calibration, another domain's too (a control), against g*, and against the mass
+    row         share of body rows above the k-th smallest certificate row, at q and at the recorded level
 
-data/results/TRUST.md was written at commit b6dfeee2, where this file also had controls (what must lose coverage: delta
-from other candidates, rows at the end of query blocks, another domain's delta) and said where the attention work comes
-from.
+data/results/TRUST.md was written at commit b6dfeee2, whose result file had another shape and more controls.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from routesparse.engine import paths
+from routesparse.engine.calibrate.origin import origin
 from routesparse.engine.calibration.artifact import STAMPED, Calibration, load_calibration, unread_by
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError, ProfileError
 from routesparse.engine.export.csv_text import as_csv
 from routesparse.engine.lab import study
-from routesparse.engine.lab.studies.coverage.certificates import (
-    CONFIDENCE,
-    conformal,
-    cover,
-    in_prompt,
-    in_prompt_layers,
-    per_window,
-)
 from routesparse.engine.lab.studies.coverage.data import Measured, descriptors, flattened, load
 from routesparse.engine.lab.studies.coverage.plan import DOMAINS
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.load import load_model
-from routesparse.engine.stats.coverage import FEWEST_CLUSTERS, trusted_interval
+from routesparse.engine.stats.coverage import FEWEST_CLUSTERS, summarise, trusted_interval
 
-LENGTHS = {"4096": (0, 4_096), "8192": (4_097, 8_192), "16384": (8_193, 16_384)}
+CONFIDENCE = 0.95
+WHOLE = 1e-6  # a mean mass this close to 1 is the whole
+LENGTHS = [0, 4_096, 8_192, 16_384]
+CELL = ["domain", "length"]
+RATES = ["expanded", "dense_by_fallback", "dense_by_router"]
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -56,73 +57,171 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     loaded = load_model(arguments.model, device="cpu")
     measured = load(arguments.units)
-    units, windows = measured.part("test")
+    units, windows = map(_with_length, measured.part("test"))
     calibrations = {name: load_calibration(name) for name in (*DOMAINS, "mixed", "robust")}
-    profile, config = LatencyProfile.load(arguments.profile), measured.config
-    check(measured, calibrations, profile)
-    result: dict[str, Any] = {
-        **study.header(loaded, arguments),
-        "measured": measured.provenance,
-        "profile": str(windows["profile"].iloc[0]),
-        "policy": config.policy,
-        "price": config.price,
-        "tau_layer": config.tau_layer,
-        "tau_head": config.tau_head,
-        "confidence": CONFIDENCE,
-        "bound_error": 1.0 - config.confidence,
-        "fewest_clusters": FEWEST_CLUSTERS,
-        "calibrations": {name: _calibration(c) for name, c in calibrations.items()},
-        "domains": {},
-        "mixed": {},
-    }
-    for length, (low, high) in LENGTHS.items():
-        inside = (units["tokens"] >= low) & (units["tokens"] <= high)
-        for domain in windows["domain"].unique():
-            mine = units[inside & (units["domain"] == domain)]
-            if len(mine):
-                found = _domain(mine, windows, calibrations, domain, config)
-                result["domains"].setdefault(domain, {})[length] = found
-        calibrated = units[inside & units["domain"].isin(DOMAINS)]
-        if len(calibrated):
-            result["mixed"][length] = _mixed(calibrated, windows)
-    result["drift"] = _drift(units, calibrations)
-    result["family"] = _grouped(units, "pattern", config)
-    result["layer"] = _grouped(units, "layer", config)
+    config = measured.config
+    check(measured, calibrations, LatencyProfile.load(arguments.profile))
+    found = claims(units, calibrations, config)
+    rows = per_window(units, windows, found, calibrations)
     kept = arguments.out.with_name(f"{arguments.out.stem}_windows.csv")
     kept.parent.mkdir(parents=True, exist_ok=True)
-    rows = per_window(units, windows, calibrations, config)
     kept.write_text(as_csv(rows, float_format="%.6g", lineterminator="\n"), "utf-8")
-    study.save(arguments.out, result)
+    result = {
+        **origin(loaded, study.command(), arguments.seed),
+        "measured": measured.provenance,
+        "profile": str(windows["profile"].iloc[0]),
+        "config": config.to_dict(),
+        "confidence": CONFIDENCE,
+        "fewest_clusters": FEWEST_CLUSTERS,
+        "calibrations": {name: _calibration(c) for name, c in calibrations.items()},
+        "claims": [row for by in (CELL, ["pattern"], ["layer"]) for row in summaries(found, by)],
+        "rates": rates(rows),
+        "bounds": [
+            dict(zip(CELL, cell, strict=True)) | _bounds(part)
+            for cell, part in units[units["is_sparse"]].groupby(CELL)
+        ],
+    }
+    paths.write_json(arguments.out, result)
 
 
-def check(measured: Measured, calibrations: dict[str, Calibration], profile: LatencyProfile) -> None:
+def _with_length(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(length=pd.cut(frame["tokens"], LENGTHS, labels=LENGTHS[1:]).astype(int))
+
+
+def check(measured: Measured, calibrations: Mapping[str, Calibration], profile: LatencyProfile) -> None:
     """Errors: ProfileError for another profile than the measuring's; CalibrationError where a calibration was made for
     another policy or model than was measured, or has a document in both folds or among the test documents.
     """
-    window, config = measured.part("test")[1].iloc[0], measured.config
-    values = config.to_dict()
+    tests, config = measured.part("test")[1], measured.config
+    window, values = tests.iloc[0], config.to_dict()
     read = {name: values[name] for name in STAMPED if name not in unread_by(config)}
     if profile.name != window["profile"]:
         raise ProfileError(f"the windows were measured with profile {window['profile']}, not {profile.name}")
     for name, c in calibrations.items():
         costs = None if c.cost_model is None else c.cost_model.profile
-        here = (costs, c.model_revision, c.dtype)
-        there = tuple(window[["profile", "revision", "dtype"]])
-        if here != there:
-            raise CalibrationError(
-                f"calibration {name!r} has (profile, revision, dtype) {here}, the windows {there}; "
-                "ship calibrations from these windows first"
-            )
-        for field, value in read.items():
-            if c.stamp.get(field, value) != value:
+        made = {"profile": costs, "revision": c.model_revision, "dtype": c.dtype} | c.stamp
+        for field, value in (dict(window[["profile", "revision", "dtype"]]) | read).items():
+            if made.get(field, value) != value:
                 raise CalibrationError(
-                    f"calibration {name!r} was made with {field} {c.stamp[field]!r}, the windows were measured "
+                    f"calibration {name!r} was made with {field} {made[field]!r}, the windows were measured "
                     f"with {value!r}; ship calibrations from these windows first"
                 )
-        if c.overlap() or c.overlap_with(measured.part("test")[1]["document_sha256"]):
+        if c.overlap() or c.overlap_with(tests["document_sha256"]):
             raise CalibrationError(
                 f"calibration {name!r} shares a document between folds or with the test set"
             )
+
+
+def claims(
+    units: pd.DataFrame, calibrations: Mapping[str, Calibration], config: RouterConfig
+) -> pd.DataFrame:
+    """A row for each promise: ``claim``, whose it is, ``promised``, ``true`` and ``covered``, the share that held."""
+    sparse = units[units["is_sparse"]]
+    layers = units.drop_duplicates(["number", "layer", "segment"]).assign(pattern=None)
+    kept, mass = layers.dropna(subset=["layer_lower"]), sparse["true_mass"]
+    made: dict[str, tuple[pd.DataFrame, Any, Any]] = {
+        "head": (sparse, sparse["lower"], mass),
+        "head, Bernstein": (sparse, sparse["bernstein"], mass),
+        "head, floor": (sparse, config.least_head_mass, mass),
+        "layer": (kept, kept["layer_lower"], kept["layer_true"]),
+        "layer, floor": (kept, config.tau_layer, kept["layer_true"]),
+    }
+    for name, of, lower, true in (
+        ("head, every rung", units, "rung_lower", "rung_true"),
+        ("layer, every rung", layers, "layer_bounds", "layer_rung_true"),
+    ):
+        rungs = of.explode([lower, true]).dropna(subset=[lower, true])
+        rungs = rungs[rungs[true] < 1.0 - WHOLE]  # where every head is dense nothing can go wrong
+        made[name] = (rungs, rungs[lower].astype(float), rungs[true].astype(float))
+    for name, calibration in calibrations.items():
+        lengths = {n: calibration.delta(int(n), CONFIDENCE) for n in units["tokens"].unique()}
+        delta = sparse["tokens"].map(lengths).astype(float)
+        promising = sparse[np.isfinite(delta)]
+        low = (promising["gate_statistic"] - delta).dropna().clip(0, 1)
+        made[f"conformal {name}"] = (promising, low, promising["target"])
+        made[f"conformal {name}, mass"] = (promising, low, promising["true_mass"])
+    whose = ["number", "cluster", *CELL, "pattern", "layer"]
+    found = [of[whose].assign(claim=name, promised=low, true=true) for name, (of, low, true) in made.items()]
+    found = [one.assign(covered=(one["true"] >= one["promised"]).astype(float)) for one in found]
+    for name, column in (
+        ("row, at q", "row_q_covered"),
+        ("row, as recorded", "row_s_covered"),
+        ("row, first choice", "first_row_covered"),
+    ):
+        known = units.dropna(subset=[column])
+        found.append(known[whose].assign(claim=name, covered=known[column].astype(float)))
+    return pd.concat([one for one in found if len(one)], ignore_index=True)
+
+
+def summaries(found: pd.DataFrame, by: list[str]) -> list[dict[str, Any]]:
+    """Each claim's coverage by such columns, with how far the promises lie below what came true."""
+    rows = []
+    for (claim, *of), part in found.groupby(["claim", *by]):
+        covered, true, promised = part["covered"], part["true"], part["promised"]
+        told: dict[str, float] = {"broken": int((covered < 1).sum())}
+        if promised.notna().any():
+            told |= {
+                "median_gap": float((true - promised).median()),
+                "median_promised": float(promised.median()),
+                "least_promised": float(promised.min()),
+                "least_true": float(true.min()),
+                "zero_promises": int((promised == 0).sum()),
+            }
+        summary = summarise(covered.to_numpy(), part["number"].to_numpy(), part["cluster"].to_numpy())
+        named = dict(zip(by, (str(one) for one in of), strict=True))
+        rows.append({"claim": claim, **named, **vars(summary), **told})
+    return rows
+
+
+def per_window(
+    units: pd.DataFrame,
+    windows: pd.DataFrame,
+    found: pd.DataFrame,
+    calibrations: Mapping[str, Calibration],
+) -> pd.DataFrame:
+    """One row per window: what it is, its rates of units, and the share of its promises of each claim that held.
+
+    alarm_<calibration>: 1 where its drift alarm goes off. NaN: no such promise, or no alarm for this length.
+    """
+    kinds = units.assign(
+        expanded=units["fallback"] == 1,
+        dense_by_fallback=units["fallback"] == 2,
+        dense_by_router=(units["fallback"] == 0) & ~units["is_sparse"],
+    )
+    by = kinds.groupby("number")
+    facts = ["window", "document", "cluster", *CELL, "tokens", "device", "density"]
+    frame = windows[facts].join(by[RATES].mean()).assign(units=by.size(), sparse_units=by["is_sparse"].sum())
+    frame = frame.join(found.pivot_table("covered", "number", "claim"))
+    values = {number: descriptors(rows)[1] for number, rows in by}
+    for name, calibration in calibrations.items():
+        if calibration.drift is not None:
+            told = {n: calibration.drift.assess(v, int(frame["tokens"][n])) for n, v in values.items()}
+            alarms = {n: float(one.alarm) for n, one in told.items() if one is not None}
+            frame[f"alarm_{name}"] = pd.Series(alarms, dtype=float)
+    return frame.sort_values("window")
+
+
+def rates(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """Means over the windows of a domain and length, with intervals over clusters: RATES, density, and alarms."""
+    names = [*RATES, "density", *(name for name in rows.columns if name.startswith("alarm_"))]
+    told = []
+    for cell, part in rows.groupby(CELL):
+        for name in names:
+            known = part.dropna(subset=[name])
+            if len(known):
+                values = known[name].to_numpy(dtype=float)
+                told.append(
+                    {
+                        **dict(zip(CELL, map(str, cell), strict=True)),
+                        "rate": name,
+                        "windows": len(known),
+                        "documents": int(known["document"].nunique()),
+                        "clusters": int(known["cluster"].nunique()),
+                        "mean": float(values.mean()),
+                        "interval": trusted_interval(values, known["cluster"].to_numpy()),
+                    }
+                )
+    return told
 
 
 def _calibration(c: Calibration) -> dict[str, Any]:
@@ -136,144 +235,26 @@ def _calibration(c: Calibration) -> dict[str, Any]:
     }
 
 
-def _domain(
-    units: pd.DataFrame,
-    windows: pd.DataFrame,
-    calibrations: dict[str, Calibration],
-    domain: str,
-    config: RouterConfig,
-) -> dict[str, Any]:
-    """Everything about one domain's test windows of one length."""
-    mine = windows.loc[units["number"].unique()]
-    sparse = units[units["is_sparse"]]
-    work = mine["density"].to_numpy(dtype=np.float64)
-    fallback = units.assign(to_dense=units["fallback"] == 2).groupby("number")["to_dense"].mean()
-    found = {
-        **_evidence(mine),
-        "units": len(units),
-        "sparse_units": len(sparse),
-        "in_prompt": in_prompt(units, config),
-        "layer": in_prompt_layers(units, config),
-        "row": {
-            "kept_at_q": cover(sparse, sparse["row_q_covered"]),
-            "kept_as_recorded": cover(sparse, sparse["row_s_covered"]),
-            "first_choice_at_q": cover(
-                units[units["first_row_covered"].notna()], units["first_row_covered"].dropna()
-            ),
-        },
-        "conformal": {
-            name: conformal(sparse, c)
-            for name, c in calibrations.items()
-            if name in (domain, "mixed", "robust")
-        },
-        "fallback": {
-            "expanded": float((units["fallback"] == 1).mean()),
-            "dense_by_fallback": float((units["fallback"] == 2).mean()),
-            "dense_by_fallback_interval": trusted_interval(
-                fallback.to_numpy(), mine.loc[fallback.index, "cluster"].to_numpy()
-            ),
-            "dense_by_router": float(((units["fallback"] == 0) & ~units["is_sparse"]).mean()),
-            "attention_work": float(work.mean()),
-            "attention_work_interval": trusted_interval(work, mine["cluster"].to_numpy()),
-        },
-        "bounds": _bounds(sparse),
-    }
-    return found
-
-
-def _evidence(windows: pd.DataFrame) -> dict[str, int]:
-    """How many windows, documents and clusters stand behind a figure."""
-    return {
-        "windows": len(windows),
-        "documents": int(windows["document"].nunique()),
-        "clusters": int(windows["cluster"].nunique()),
-    }
-
-
 def _bounds(sparse: pd.DataFrame) -> dict[str, Any]:
     """Violations over the audited rows; looseness (bound over error) over a sample of them, exact error beside it."""
     error = flattened(sparse, "row_error")
-    found: dict[str, Any] = {
+    some = error > 1e-6
+    of = {"row_error": error}
+    of |= {
+        f"looseness_{name}": flattened(sparse, f"row_{name}")[some] / error[some]
+        for name in ("paper", "tight")
+    }
+    return {
         "violations": int(sparse["violations"].sum()),
         "audited_rows": int(sparse["rows"].sum()),
         "sampled_rows": len(error),
         "executed_error": float(sparse["executed_error"].max()),
-        "row_error": {"median": float(np.median(error)), "p95": float(np.quantile(error, 0.95))},
         "mean_relative_error": float(sparse["mean_error"].mean()),
-    }
-    some = error > 1e-6
-    for name in ("paper", "tight"):
-        ratio = flattened(sparse, f"row_{name}")[some] / error[some]
-        found[f"looseness_{name}"] = {
-            "median": float(np.median(ratio)),
-            "p95": float(np.quantile(ratio, 0.95)),
-        }
-    return found
-
-
-def _mixed(units: pd.DataFrame, windows: pd.DataFrame) -> dict[str, Any]:
-    """The calibration domains with equal weights: fallback rate and attention work."""
-    per = (
-        units.assign(dense=units["fallback"] == 2).groupby(["domain", "number"])["dense"].mean().reset_index()
-    )
-    rate = float(per.groupby("domain")["dense"].mean().mean())
-    mine = windows.loc[units["number"].unique()]
-    work = float(mine.groupby("domain")["density"].mean().mean())
-    return {
-        **_evidence(mine),
-        "dense_by_fallback": rate,
-        "dense_by_fallback_interval": trusted_interval(
-            per["dense"].to_numpy(), mine.loc[per["number"], "cluster"].to_numpy()
-        ),
-        "attention_work": work,
-    }
-
-
-def _drift(units: pd.DataFrame, calibrations: dict[str, Calibration]) -> dict[str, Any]:
-    """Share of test windows on which each calibration's alarm goes off, by domain, with an interval over clusters."""
-    of = ["domain", "document", "cluster", "tokens"]
-    prompts = [(*rows[of].iloc[0].tolist(), descriptors(rows)[1]) for _, rows in units.groupby("number")]
-    found: dict[str, Any] = {}
-    own = []
-    for name, calibration in calibrations.items():
-        if calibration.drift is None or name == "robust":
-            continue
-        rows = []
-        for *what, tokens, values in prompts:
-            assessed = calibration.drift.assess(values, tokens)
-            if assessed is not None:
-                rows.append((*what, tokens, assessed.alarm, assessed.distance))
-        frame = pd.DataFrame(rows, columns=[*of, "alarm", "distance"])
-        found[name] = {domain: _alarms(part) for domain, part in frame.groupby("domain")}
-        own.append(frame[frame["domain"] == name])
-    inside = pd.concat(own)
-    by_length = inside.groupby(
-        pd.cut(inside["tokens"], [0, 4_096, 8_192, 16_384]).map(lambda x: str(x.right))
-    )
-    found["in_domain"] = {
-        **_alarms(inside),
-        "by_length": {k: _alarms(part) for k, part in by_length if len(part)},
-    }
-    found["level"] = next(c.drift.level for c in calibrations.values() if c.drift is not None)
-    return found
-
-
-def _alarms(windows: pd.DataFrame) -> dict[str, Any]:
-    return {
-        **_evidence(windows),
-        "alarms": int(windows["alarm"].sum()),
-        "rate": float(windows["alarm"].mean()),
-        "interval": trusted_interval(windows["alarm"].astype(float), windows["cluster"].to_numpy()),
-        "median_distance": float(windows["distance"].median()),
-    }
-
-
-def _grouped(units: pd.DataFrame, column: str, config: RouterConfig) -> dict[str, Any]:
-    """In-prompt coverage and the audited mass by family or layer, over all test domains."""
-    sparse = units[units["is_sparse"]]
-    return {
-        str(name): {**in_prompt(part, config), "mean_mass": float(part["true_mass"].mean())}
-        for name, part in sparse.groupby(column)
+        **{
+            name: {"median": float(np.median(values)), "p95": float(np.quantile(values, 0.95))}
+            for name, values in of.items()
+            if len(values)
+        },
     }
 
 

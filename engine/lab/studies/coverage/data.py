@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 
 from routesparse.engine.calibrate.fit import PromptMeasure, UnitTruth
+from routesparse.engine.calibrate.row_files import read_lines
 from routesparse.engine.calibration.drift import KINDS
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import InputError
 from routesparse.engine.lab import study
-from routesparse.engine.lab.studies.coverage.journal import read_journal
 from routesparse.engine.method.router import gate_statistic
 
 FROZEN = ("profile", "config", "revision", "dtype")  # what all windows must share
@@ -76,7 +76,7 @@ def _origin(study_record: dict[str, Any]) -> dict[str, Any]:
 
 
 def load(files: Sequence[Path]) -> Measured:
-    """All journals; a window that several hold counts once.
+    """All files; a window that several hold counts once.
 
     Errors: InputError where windows were measured under different profiles, configurations or models.
     """
@@ -85,13 +85,12 @@ def load(files: Sequence[Path]) -> Measured:
     units: list[pd.DataFrame] = []
     planned: dict[tuple[str, str], dict[str, Any]] = {}
     reasons: dict[tuple[str, str], str] = {}
-    for record in (record for path in files for record in read_journal(path)):
-        kind = record.pop("kind")
-        if kind == "study":
+    for record in (record for path in files for _, record in read_lines(path)):
+        if "windows" in record:
             planned |= {(w["part"], w["sha256"]): w for w in record.pop("windows")}
             studies.append(record)
-        elif kind == "failure":
-            reasons[record["part"], record["sha256"]] = record["reason"]
+        elif "failed" in record:
+            reasons[record["part"], record["sha256"]] = record["failed"]
         elif (key := (record["part"], record["sha256"])) not in windows:
             units.append(pd.DataFrame(record.pop("units")).assign(number=len(windows)))
             windows[key] = {**record, "number": len(windows)}

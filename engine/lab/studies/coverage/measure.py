@@ -1,11 +1,12 @@
 """Measure every unit of the planned windows once: what calibrations, coverage, controls and drift are computed from.
 
     python -m routesparse.engine.lab.studies.coverage.measure --plan plan.jsonl.gz --profile PROFILE.json \\
-        --out units.jsonl.gz --processes 5 --limit-s 530
+        --out units.jsonl --processes 5 --limit-s 530
 
 All windows are routed by the default policy, in float32 (TF32 off), with one shipped latency profile, so that the
-selected candidates are those of the CPU default wherever this runs. Each window is written as it comes
-(``journal.py``); what --out holds already is skipped, so the same command goes on where it was cut off.
+selected candidates are those of the CPU default wherever this runs. --out grows by a line per run (its command,
+devices, commit, plan and every planned window) and one per window, with its units column by column, or why it has
+none; what it holds already is skipped, so the same command goes on where it was cut off.
 
 The truth of a unit is the whole body, or one row of each of 1,024 strata of it: independent rows would add their own
 noise to delta.
@@ -16,25 +17,29 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
 from routesparse.engine.calibrate.origin import now
+from routesparse.engine.calibrate.row_files import Appender, read_lines
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.crew.crews import Processes
 from routesparse.engine.crew.share import share
 from routesparse.engine.crew.work import Piece, Work
 from routesparse.engine.device.names import device_name
 from routesparse.engine.lab import study
-from routesparse.engine.lab.studies.coverage.journal import columns, cut_torn, encode, read_journal
 from routesparse.engine.lab.studies.coverage.plan import Planned, read_plan
 from routesparse.engine.lab.studies.coverage.units import measure
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.load import LoadedModel, load_model
 from routesparse.engine.provenance import git_commit, versions
+
+DIGITS = 6  # of a number: masses to a millionth
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -52,7 +57,6 @@ def main(argv: list[str] | None = None) -> None:
     crew, count = Processes(arguments.processes, arguments.ray).crew(opened)
     gpus = [device_name(torch.device("cuda", i)) for i in range(torch.cuda.device_count())]
     about = {
-        "kind": "study",
         "command": study.command(),
         "created_at": now(),
         "devices": {"cpu": device_name(torch.device("cpu")), "cores": os.cpu_count(), "cuda": gpus},
@@ -63,37 +67,47 @@ def main(argv: list[str] | None = None) -> None:
         "plan": header,
         "windows": [window.facts for window in planned],
     }
-    if arguments.out.exists():
-        cut_torn(arguments.out)
-    there = read_journal(arguments.out) if arguments.out.exists() else ()
-    done = {(record["part"], record["sha256"]) for record in there if record["kind"] == "window"}
+    there = read_lines(arguments.out) if arguments.out.exists() else ()
+    done = {(record["part"], record["sha256"]) for _, record in there if "units" in record}
     lots = [
         [Piece(f"window {one.number}", one)] for one in planned if (one.part, one.window.sha256) not in done
     ]
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    with arguments.out.open("ab") as file:
-
-        def keep(piece: Piece, record: bytes) -> None:
-            file.write(record)
-            file.flush()
-
-        file.write(encode(about))
-        outcome = share(Work("measure", opened, lots, keep), crew, count, study.note, deadline)
+    with Appender(arguments.out) as file:
+        file.write(about)
+        work = Work("measure", opened, lots, lambda piece, record: file.write(record))
+        outcome = share(work, crew, count, study.note, deadline)
         for (piece,) in lots:
             if reason := outcome.failed.get(piece.name):
-                file.write(encode({"kind": "failure", **piece.given.facts, "reason": reason}))
+                file.write({**piece.given.facts, "failed": reason})
     study.note(f"{outcome.done} measured, {len(outcome.failed)} failed, {outcome.left} left")
 
 
-def _opened(model: str, profile: Path, config: RouterConfig, place: int) -> Callable[[Planned], bytes]:
-    return functools.partial(_done, load_float32(model, place), LatencyProfile.load(profile), config)
+def _opened(
+    model: str, profile: Path, config: RouterConfig, place: int
+) -> Callable[[Planned], dict[str, Any]]:
+    loaded, costs = load_float32(model, place), LatencyProfile.load(profile)
+
+    def do(planned: Planned) -> dict[str, Any]:
+        window, units = measure(loaded, planned, config, costs)
+        return {**planned.facts, **window, "device": loaded.device, "units": columns(units)}
+
+    return do
 
 
-def _done(loaded: LoadedModel, costs: LatencyProfile, config: RouterConfig, planned: Planned) -> bytes:
-    window, units = measure(loaded, planned, config, costs)
-    return encode(
-        {"kind": "window", **planned.facts, **window, "device": loaded.device, "units": columns(units)}
-    )
+def columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Rows as columns, numbers rounded to DIGITS; None where a row lacks a value, or for NaN."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [_plain(row.get(name)) for row in rows] for name in names}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, list):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if np.isfinite(value) else None
+    return value
 
 
 def load_float32(model: str, place: int) -> LoadedModel:

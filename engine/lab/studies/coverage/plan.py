@@ -4,7 +4,7 @@
 
 Calibration windows come from the calibration documents by ``--seed``, test windows from the test documents by
 ``--test-seed``. The order is that of need: a run that is cut short has finished the first lots. The file holds one
-JSON object a line: a header, then a window each, its token ids as compressed uint16, and its cluster: what an interval
+JSON object a line: a header, then a window each, with its token ids and its cluster: what an interval
 resamples as a whole. Documents of code and of docs are pieces of a few projects (``manifest.jsonl`` of the data says
 which), so there it is the project; elsewhere it is the document, a book or a meeting.
 
@@ -13,18 +13,16 @@ The plan is made where the texts are; the measuring runs where the processors ar
 
 from __future__ import annotations
 
-import base64
 import gzip
 import json
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from routesparse.engine.calibrate.origin import origin
 from routesparse.engine.calibrate.prompts import Document, Window, cut, read_documents, split_folds, tile
+from routesparse.engine.calibrate.row_files import read_lines
 from routesparse.engine.errors import InputError
 from routesparse.engine.lab import study
 from routesparse.engine.lab.generators.tasks import fit_sample
@@ -74,20 +72,14 @@ class Planned:
         }
 
 
-def plan(
-    tokenizer: Any, data: Path, seed: int, test_seed: int, scale: float = 1.0, test_scale: float = 1.0
-) -> list[Planned]:
+def plan(tokenizer: Any, data: Path, seed: int, test_seed: int, scale: float = 1.0) -> list[Planned]:
     """All windows in order of need: short calibration, tests at 4K, 8K and 16K, long calibration.
 
-    scale: the share of every count that is taken (at least one window), for a first look; test_scale: of that of test
-    windows, where time is short.
+    scale: the share of every count that is taken (at least one window), for a first look.
     """
 
     def some(count: int) -> int:
         return max(1, round(scale * count))
-
-    def some_tests(count: int) -> int:
-        return some(max(1, round(test_scale * count)))
 
     calibration, tests = (
         _read(data, "calibration", DOMAINS, tokenizer),
@@ -98,15 +90,15 @@ def plan(
         found = [
             w
             for documents in tests.values()
-            for w in cut(documents, some_tests(TESTS), tokens, tokens, tokenizer, test_seed)
+            for w in cut(documents, some(TESTS), tokens, tokens, tokenizer, test_seed)
         ]
         lots.append(
-            [("test", w) for w in [*found, *_needles(data, tokens, some_tests(TESTS), tokenizer, test_seed)]]
+            [("test", w) for w in [*found, *_needles(data, tokens, some(TESTS), tokenizer, test_seed)]]
         )
     tiled = [tile(documents, LONG, tokenizer, test_seed) for documents in tests.values()]
-    long = [w for windows in tiled for w in windows[: some_tests(len(windows))]]
+    long = [w for windows in tiled for w in windows[: some(len(windows))]]
     lots.append(
-        [("test", w) for w in [*long, *_needles(data, LONG, some_tests(LONG_NEEDLES), tokenizer, test_seed)]]
+        [("test", w) for w in [*long, *_needles(data, LONG, some(LONG_NEEDLES), tokenizer, test_seed)]]
     )
     lots.append(list(_folds(calibration, 1, seed, tokenizer, some)))
     ordered = [entry for lot in lots for entry in _in_turn(lot)]
@@ -187,36 +179,24 @@ def _needles(data: Path, tokens: int, count: int, tokenizer: Any, seed: int) -> 
 
 
 def write_plan(path: Path, header: dict[str, Any], windows: Sequence[Planned]) -> None:
-    """Write the plan. Errors: InputError where a token id needs more than 16 bits."""
-    if any(max(w.window.token_ids) >= 1 << 16 for w in windows):
-        raise InputError("the plan keeps token ids in 16 bits; this model's vocabulary is larger")
+    """Write the plan."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with gzip.open(path, "wt") as file:
         file.write(json.dumps(header) + "\n")
         for planned in windows:
-            ids = np.asarray(planned.window.token_ids, dtype="<u2").tobytes()
-            packed = base64.b85encode(zlib.compress(ids, 9)).decode()
-            file.write(json.dumps({**planned.facts, "token_ids": packed}) + "\n")
+            file.write(json.dumps({**planned.facts, "token_ids": planned.window.token_ids}) + "\n")
 
 
 def read_plan(path: Path) -> tuple[dict[str, Any], list[Planned]]:
     """Header and windows of a plan. Errors: InputError where a window's tokens are not those that were planned."""
+    (_, header), *lines = read_lines(path)
     windows = []
-    with gzip.open(path, "rt") as file:
-        header = json.loads(file.readline())
-        for line in file:
-            values = json.loads(line)
-            ids = np.frombuffer(zlib.decompress(base64.b85decode(values["token_ids"])), dtype="<u2")
-            window = Window(
-                values["domain"],
-                values["document"],
-                values["document_sha256"],
-                values["start"],
-                tuple(ids.astype(np.int64).tolist()),
-            )
-            if window.sha256 != values["sha256"]:
-                raise InputError(f"window {values['window']} of {path} is damaged; plan again")
-            windows.append(Planned(values["window"], values["part"], window, values["cluster"]))
+    for _, values in lines:
+        of = {name: values[name] for name in ("domain", "document", "document_sha256", "start")}
+        window = Window(**of, token_ids=tuple(values["token_ids"]))
+        if window.sha256 != values["sha256"]:
+            raise InputError(f"window {values['window']} of {path} is damaged; plan again")
+        windows.append(Planned(values["window"], values["part"], window, values["cluster"]))
     return header, windows
 
 
@@ -227,12 +207,10 @@ def main(argv: list[str] | None = None) -> None:
         "--test-seed", type=int, required=True, help="of the test windows; not one used before"
     )
     parser.add_argument("--scale", type=float, default=1.0, help="share of the windows, for a first look")
-    parser.add_argument("--test-scale", type=float, default=1.0, help="share of the test windows")
     arguments = parser.parse_args(argv)
     loaded = load_model(arguments.model, device="cpu")
-    seeds, scales = (arguments.seed, arguments.test_seed), (arguments.scale, arguments.test_scale)
-    windows = plan(loaded.tokenizer, arguments.data, *seeds, *scales)
-    header = {**study.header(loaded, arguments), "test_seed": arguments.test_seed}
+    windows = plan(loaded.tokenizer, arguments.data, arguments.seed, arguments.test_seed, arguments.scale)
+    header = {**origin(loaded, study.command(), arguments.seed), "test_seed": arguments.test_seed}
     write_plan(arguments.out, header, windows)
     tokens = sum(w.window.tokens for w in windows)
     study.note(f"{len(windows)} windows, {tokens:,} tokens, {arguments.out.stat().st_size:,} bytes")

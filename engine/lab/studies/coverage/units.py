@@ -23,11 +23,7 @@ from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.decision import Decision, LayerSettings
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.lab.studies.coverage.plan import Planned
-from routesparse.engine.method.certificate import (
-    bernstein_lower_bound,
-    betting_lower_bound,
-    row_lower_bound,
-)
+from routesparse.engine.method.certificate import bernstein_lower_bound, row_lower_bound
 from routesparse.engine.method.fallback import FALLBACK_KINDS
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.layer_fallback import levels_above, next_levels
@@ -35,6 +31,7 @@ from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.rows import Audited
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.seeds import stable_seed
+from routesparse.kernels.betting_bound import betting_lower_bound
 
 AUDIT_ROWS = 128  # of output errors and bounds
 BODY_ROWS = 1_024
@@ -82,12 +79,10 @@ class UnitAuditor(Auditor):
             some = draw_body_rows(inputs, decision, ERROR_ROWS, seed)
             errors = candidate_errors(inputs, decision, some).flatten(0, 1).numpy()
         audits = {a.head: a for a in audit_units(inputs, decision, AUDIT_ROWS, seed, executed=executed)}
-        ladder = rungs(decision, config)
-        of_layer = layer_claims(decision, ladder, masses.mean(1))
+        ladder = _ladder(decision, config)
+        of_layer = _layer(decision, ladder, masses.mean(1))
         for unit in range(decision.heads):
-            row = describe(decision, unit, masses[unit].mean(0)) | of_layer
-            row |= rung_claims(decision, unit, ladder[unit], masses[unit].mean(0), config)
-            row |= claims(decision, unit, masses[unit], config)
+            row = _unit(decision, unit, masses[unit], ladder[unit], config) | of_layer
             if errors is not None:
                 row["disagreement_all"], row["error_all"] = decision.scores.disagreement[unit], errors[unit]
             if unit in audits:
@@ -117,17 +112,32 @@ def body_rows(inputs: AttentionInputs, decision: Decision, seed: int) -> torch.T
     return ((torch.arange(BODY_ROWS) + draws) / BODY_ROWS * body).long().clamp_max(body - 1)
 
 
-def describe(decision: Decision, unit: int, true: np.ndarray) -> dict[str, Any]:
-    """Choice and statistics of one unit; true [C]: body mean mass of each candidate."""
-    scores, certified = decision.scores, decision.certified
-    chosen = int(certified.choice[unit])
-    return {
+def _ladder(decision: Decision, config: RouterConfig) -> np.ndarray:
+    """The candidates that step 5 may climb to, of each unit: int64 [U, s], -1 for dense."""
+    cost, choice = torch.tensor(decision.scores.kernel_us), torch.tensor(decision.routed.choice)
+    following = torch.tensor(next_levels(decision.candidates))
+    return levels_above(cost, choice, following, config.max_tests).numpy()
+
+
+def _unit(
+    decision: Decision, unit: int, masses: np.ndarray, ladder: np.ndarray, config: RouterConfig
+) -> dict[str, Any]:
+    """A unit's choice and statistics; the bound and the truth of its sparse rungs; and of what it read the share of the
+    audited rows above each row statement. masses: [P, C] of the audited rows; ladder: int64 [s].
+    """
+    scores, certified, true = decision.scores, decision.certified, masses.mean(0)
+    chosen, first, dense = int(certified.choice[unit]), int(decision.routed.choice[unit]), len(true) - 1
+    rows = decision.certificate_mass[unit]
+    sparse = ladder[ladder >= 0]
+    lower_bound = betting_lower_bound if config.bound == "betting" else bernstein_lower_bound
+    of_rungs = np.ascontiguousarray(rows[:, sparse].T)
+    found = {
         "layer": decision.layer,
         "segment": decision.segment.index,
         "head": unit,
         "pattern": decision.candidates[chosen].pattern,
         "chosen": chosen,
-        "dense": len(true) - 1,
+        "dense": dense,
         "fallback": FALLBACK_KINDS.index(certified.fallback[unit]),
         "entropy": decision.entropy[unit],
         "local_band": decision.local_band[unit],
@@ -136,50 +146,21 @@ def describe(decision: Decision, unit: int, true: np.ndarray) -> dict[str, Any]:
         "mass_all": scores.mass[unit],
         "recent_all": scores.recent_mass[unit],
         "true_all": true,
-    }
-
-
-def claims(decision: Decision, unit: int, masses: np.ndarray, config: RouterConfig) -> dict[str, Any]:
-    """Row statements of one unit and the share of its audited rows above each; masses [P, C]."""
-    chosen, first, dense = (
-        int(decision.certified.choice[unit]),
-        int(decision.routed.choice[unit]),
-        masses.shape[1] - 1,
-    )
-    rows = decision.certificate_mass[unit]
-    found: dict[str, Any] = {}
-    if first != dense:
-        bound = row_lower_bound(rows[:, first], config.confidence)
-        found["first_row_covered"] = (masses[:, first] >= bound).mean()
-    if chosen == dense:
-        return found
-    for name, level in (("row_q", config.confidence), ("row_s", config.row_level)):
-        found[f"{name}_covered"] = (masses[:, chosen] >= row_lower_bound(rows[:, chosen], level)).mean()
-    return found | {"bernstein": bernstein_lower_bound(rows[:, chosen], 1.0 - config.confidence)}
-
-
-def rungs(decision: Decision, config: RouterConfig) -> np.ndarray:
-    """The candidates that step 5 may climb to, of each unit: int64 [U, s], -1 for dense."""
-    cost, choice = torch.tensor(decision.scores.kernel_us), torch.tensor(decision.routed.choice)
-    following = torch.tensor(next_levels(decision.candidates))
-    return levels_above(cost, choice, following, config.max_tests).numpy()
-
-
-def rung_claims(
-    decision: Decision, unit: int, ladder: np.ndarray, true: np.ndarray, config: RouterConfig
-) -> dict[str, Any]:
-    """The unit's rungs (ladder int64 [s]), and of those that are sparse the bound and the truth; true [C]."""
-    sparse = ladder[ladder >= 0]
-    rows = np.ascontiguousarray(decision.certificate_mass[unit][:, sparse].T)
-    lower_bound = betting_lower_bound if config.bound == "betting" else bernstein_lower_bound
-    return {
         "ladder": ladder,
-        "rung_lower": lower_bound(rows, 1.0 - config.confidence) if len(sparse) else np.empty(0),
+        "rung_lower": lower_bound(of_rungs, 1.0 - config.confidence) if len(sparse) else np.empty(0),
         "rung_true": true[sparse],
     }
+    statements = [("first_row", first, config.confidence)]
+    if chosen != dense:
+        statements += [("row_q", chosen, config.confidence), ("row_s", chosen, config.row_level)]
+        found["bernstein"] = bernstein_lower_bound(rows[:, chosen], 1.0 - config.confidence)
+    for name, read, level in statements:
+        if read != dense:
+            found[f"{name}_covered"] = (masses[:, read] >= row_lower_bound(rows[:, read], level)).mean()
+    return found
 
 
-def layer_claims(decision: Decision, ladder: np.ndarray, true: np.ndarray) -> dict[str, Any]:
+def _layer(decision: Decision, ladder: np.ndarray, true: np.ndarray) -> dict[str, Any]:
     """The layer's certificate beside the truth, the same for each of its units: ladder [U, s], true [U, C].
 
     layer_true: mean over heads as they ran; layer_rung_true: with every head at a rung.

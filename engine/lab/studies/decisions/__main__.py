@@ -24,12 +24,11 @@ def main(argv: list[str] | None = None) -> None:
     """Exit code 1 where two recordings differ."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    record = commands.add_parser("record", help="run the 40 problems and write what was decided")
+    record = commands.add_parser("record", help="run the problems and write what was decided")
     record.add_argument("out", type=Path)
     source = record.add_mutually_exclusive_group(required=True)
     source.add_argument("--like", type=Path, help="a recording whose problems are asked again")
     source.add_argument("--texts", type=Path, help="folder of texts to make new problems from")
-    record.add_argument("--only", default="", help=recording.ONLY)
     comparing = commands.add_parser("compare", help="what differs between two recordings")
     comparing.add_argument("first", type=Path)
     comparing.add_argument("second", type=Path)
@@ -38,7 +37,7 @@ def main(argv: list[str] | None = None) -> None:
         recording.use_one_thread()
         like = arguments.like
         problems = new_problems(arguments.texts) if like is None else recording.problems_of(like)
-        recording.record(arguments.out, recording.named(problems, arguments.only))
+        recording.record(arguments.out, problems)
     elif compare(*(json.loads(path.read_text()) for path in (arguments.first, arguments.second))):
         sys.exit(1)
 

@@ -12,17 +12,14 @@ def compare(first: dict[str, Any], second: dict[str, Any]) -> int:
         if first[name] != second[name]:
             print(f"{name} differs: {first[name]} and {second[name]}")
     asked, again = ({p["name"]: p for p in recording["problems"]} for recording in (first, second))
-    common = [name for name in asked if name in again]
-    if not common or any(asked[name] != again[name] for name in common):
+    if asked != again:
         raise SystemExit(
             "the two recordings hold different problems; record the second one with --like the first"
         )
-    if len(common) < len(asked):
-        print(f"only {len(common)} of {len(asked)} prompts are in both recordings")
     totals: Counter[str] = Counter()
     prompts: Counter[str] = Counter()
     changed = 0
-    for name in common:
+    for name in asked:
         one, other = first["results"][name], second["results"][name]
         differing = _differences(one, other)
         if not differing:
@@ -35,7 +32,7 @@ def compare(first: dict[str, Any], second: dict[str, Any]) -> int:
         upstream = "dense" if asked[name]["dense_upstream"] else "routed"
         listed = ", ".join(f"{field} {count}" for field, count in found.most_common())
         print(f"{name} ({upstream} upstream), layers {layers}: {listed}")
-    print(f"{len(common) - changed} of {len(common)} prompts are equal bit by bit")
+    print(f"{len(asked) - changed} of {len(asked)} prompts are equal bit by bit")
     for field, count in totals.most_common():
         print(f"  {field}: {count} values in {prompts[field]} prompts")
     return changed

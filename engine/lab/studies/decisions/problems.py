@@ -1,7 +1,7 @@
-"""The 40 problems of a recording: token ids and settings, drawn from texts and generated needles.
+"""The problems of a recording: token ids and settings, drawn from texts and generated needles.
 
-32 are for the CPU path with the demo model, 8 small ones for the fused path in Triton's interpreter. In most of them
-every layer reads what the layers before it give with *dense* attention (``dense_upstream``).
+Most are for the CPU path with the demo model, eight small ones for the fused path in Triton's interpreter. In most of
+them every layer reads what the layers before it give with *dense* attention (``dense_upstream``).
 """
 
 from __future__ import annotations
@@ -10,14 +10,52 @@ import random
 from pathlib import Path
 from typing import Any
 
+from routesparse.engine.lab.generators.needles import make_niah
 from routesparse.engine.lab.studies.decisions.recording import SEED, checkout
 
+DOMAINS = ("prose", "code", "dialog", "needles")
+CERTIFIED = {"policy": "certified"}
+POOLED = {**CERTIFIED, "probe": "pooled"}
 SMALL = {"block_q": 32, "block_k": 16, "segment_tokens": 2_048, "tail_tokens": 32, "recent_rows": 24}
 SMALL |= {"routing_rows": 16, "certificate_rows": 32, "boundary_rows": 8}
+# Tokens and configuration, of each domain.
+ALONE: tuple[tuple[int, dict[str, Any]], ...] = (
+    (1_024, CERTIFIED),
+    (2_048, CERTIFIED),
+    (4_096, {**CERTIFIED, "tau": 0.95, "alpha": 0.3}),
+    (1_500, POOLED),
+    (2_048, {"policy": "budgeted", "budget": "0.2"}),
+    (3_000, {"policy": "strict", "budget": "0.3", "probe": "pooled"}),
+    (2_700, {"policy": "strict", "budget": "0.35", "segment_tokens": 1_024}),
+    (1_536, {**CERTIFIED, "max_tests": 5, "bound": "bernstein", "gate_threshold": 0.92}),
+)
+# Tokens of each prompt, configuration, chunks. Routed upstream, as in use: batches padded on the left, prompts in
+# chunks, several segments, an ablation.
+IN_USE: tuple[tuple[dict[str, int], dict[str, Any], list[int]], ...] = (
+    ({"needles": 1_024}, CERTIFIED, []),
+    ({"dialog": 2_048}, CERTIFIED, []),
+    ({"code": 2_048, "prose": 1_600}, CERTIFIED, []),
+    ({"dialog": 1_500, "needles": 1_200}, POOLED, []),
+    ({"prose": 4_096}, ALONE[2][1], [2_304, 1_792]),
+    ({"dialog": 2_048}, ALONE[4][1], [1_024, 1_024]),
+    ({"code": 2_700}, ALONE[6][1], []),
+    ({"dialog": 1_536}, {**CERTIFIED, "fallback": False}, []),
+)
+# Model, tokens of each prompt, configuration, chunks.
+FUSED: tuple[tuple[str, dict[str, int], dict[str, Any], list[int]], ...] = (
+    ("demo", {"prose": 333}, CERTIFIED, []),
+    ("demo", {"code": 410}, CERTIFIED, [260, 150]),
+    ("demo", {"dialog": 300}, POOLED, []),
+    ("demo", {"needles": 300}, {"policy": "budgeted", "budget": "0.5"}, []),
+    ("demo", {"prose": 300}, {**CERTIFIED, "recent_rows": 100, "tail_tokens": 128, "max_tests": 5}, []),
+    ("demo", {"code": 250, "dialog": 173}, CERTIFIED, []),
+    ("softcap", {"dialog": 290}, CERTIFIED, []),
+    ("sinks", {"needles": 290}, CERTIFIED, []),
+)
 
 
 def new_problems(texts: Path) -> list[dict[str, Any]]:
-    """The 40 problems, their tokens from the texts. Errors: FileNotFoundError, ValueError for a short text."""
+    """All problems, their tokens from the texts. Errors: FileNotFoundError, ValueError for a short text."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(checkout() / "data" / "models" / "demo")
@@ -25,7 +63,8 @@ def new_problems(texts: Path) -> list[dict[str, Any]]:
 
     def ids(domain: str, tokens: int) -> list[int]:
         if domain == "needles":
-            text = _needles(rng, 4 * tokens)
+            sample = make_niah("niah_multikey_2", rng, tokens // 10, "")
+            text = sample.prompt + sample.answer_prefix
         else:
             files = sorted((texts / domain / "calibration").glob("*.txt"))
             if not files:
@@ -40,85 +79,22 @@ def new_problems(texts: Path) -> list[dict[str, Any]]:
         kept = found[1 - tokens :] if domain == "needles" else found[: tokens - 1]
         return [tokenizer.bos_token_id, *kept]
 
-    problems: list[dict[str, Any]] = []
-    domains = ("prose", "code", "dialog", "needles")
-    certified: dict[str, Any] = {"policy": "certified"}
-    kinds: list[tuple[int, dict[str, Any], dict[str, Any]]] = [
-        (1_024, certified, {}),
-        (2_048, certified, {}),
-        (4_096, {**certified, "tau": 0.95, "alpha": 0.3}, {}),
-        (1_500, {**certified, "probe": "pooled"}, {}),
-        (2_048, {"policy": "budgeted", "budget": "0.2"}, {}),
-        (3_000, {"policy": "strict", "budget": "0.3", "probe": "pooled"}, {}),
-        (2_700, {"policy": "strict", "budget": "0.35", "segment_tokens": 1_024}, {}),
-        (1_536, {**certified, "max_tests": 5, "bound": "bernstein", "gate_threshold": 0.92}, {}),
+    asked: list[tuple[Any, ...]] = [
+        ("cpu", "demo", {d: n}, config, [], True) for n, config in ALONE for d in DOMAINS
     ]
-    for tokens, config, extra in kinds:
-        problems += [
-            {"name": f"{domain}-{tokens}-{config['policy']}", "ids": [ids(domain, tokens)], "config": config}
-            | extra
-            for domain in domains
-        ]
-    # Routed upstream, as in use: a batch padded on the left, a prompt in chunks, several segments, the ablations.
-    whole = {"dense_upstream": False}
-    problems[3] |= whole
-    problems[6] |= whole
-    problems[9] |= {
-        **whole,
-        "ids": [ids("code", 2_048), ids("prose", 1_600)],
-        "name": "padded-2048-certified",
-    }
-    problems[14] |= {
-        **whole,
-        "ids": [ids("dialog", 1_500), ids("needles", 1_200)],
-        "name": "padded-1500-pooled",
-    }
-    problems[8] |= {**whole, "chunks": [2_304, 1_792], "name": "prose-4096-chunks"}
-    problems[18] |= {**whole, "chunks": [1_024, 1_024], "name": "dialog-2048-chunks-budgeted"}
-    problems[25] |= whole
-    problems[30] |= {**whole, "config": {**certified, "fallback": False}, "name": "dialog-1536-no-fallback"}
-    for problem in problems:
-        problem |= {"part": "cpu", "model": "demo"}
-    small: list[tuple[str, int, dict[str, Any], dict[str, Any]]] = [
-        ("demo", 333, certified, {}),
-        ("demo", 410, certified, {"chunks": [260, 150]}),
-        ("demo", 300, {**certified, "probe": "pooled"}, {}),
-        ("demo", 300, {"policy": "budgeted", "budget": "0.5"}, {}),
-        ("demo", 300, {**certified, "recent_rows": 100, "tail_tokens": 128, "max_tests": 5}, {}),
-        ("demo", 250, certified, {"padded": 173}),
-        ("softcap", 290, certified, {}),
-        ("sinks", 290, certified, {}),
-    ]
-    for place, (model, tokens, config, extra) in enumerate(small):
-        domain = domains[place % len(domains)]
-        prompts = [ids(domain, tokens)]
-        if "padded" in extra:
-            prompts.append(ids(domain, extra["padded"]))
-        problems.append(
-            {"name": f"fused-{model}-{tokens}-{place}", "part": "fused", "model": model, "ids": prompts}
-            | {"config": {**SMALL, "tau": 0.7 if place % 2 else 0.92, **config}}
-            | {name: value for name, value in extra.items() if name == "chunks"}
-        )
-    for problem in problems:
-        problem["config"] = {**problem["config"], "break_even_tokens": 0, "seed": SEED}
-        problem.setdefault("dense_upstream", len(problem["ids"]) == 1 and "chunks" not in problem)
+    asked += [("cpu", "demo", *one, False) for one in IN_USE]
+    asked += [("fused", *one, len(one[1]) == 1 and not one[3]) for one in FUSED]
+    problems = []
+    for number, (part, model, prompts, config, chunks, upstream) in enumerate(asked):
+        small = {**SMALL, "tau": 0.7 if number % 2 else 0.92} if part == "fused" else {}
+        lengths = "-".join(f"{domain}-{tokens}" for domain, tokens in prompts.items())
+        problem: dict[str, Any] = {
+            "name": f"{part}-{number}-{model}-{lengths}-{config['policy']}",
+            "part": part,
+            "model": model,
+            "ids": [ids(*prompt) for prompt in prompts.items()],
+            "config": {**small, **config, "break_even_tokens": 0, "seed": SEED},
+            "dense_upstream": upstream,
+        }
+        problems.append(problem | ({"chunks": chunks} if chunks else {}))
     return problems
-
-
-def _needles(rng: random.Random, characters: int) -> str:
-    """Lines of noise with four numbers hidden in them, and the question for one."""
-    noise = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
-    lines = [noise] * (characters // len(noise) + 1)
-    keys = [
-        f"{rng.choice(('amber', 'quiet', 'round'))}-{rng.choice(('harbor', 'lantern', 'meadow'))}{i}"
-        for i in range(4)
-    ]
-    for key in keys:
-        place = rng.randrange(len(lines) // 2, len(lines))
-        lines.insert(
-            place, f"One of the special magic numbers for {key} is: {rng.randint(10**6, 10**7 - 1)}."
-        )
-    question = f"What is the special magic number for {keys[0]} mentioned in the provided text?"
-    return "\n".join(
-        [*lines, question, f"The special magic number for {keys[0]} mentioned in the provided text is"]
-    )

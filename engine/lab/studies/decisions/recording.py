@@ -33,28 +33,20 @@ from typing import Any
 SALT, SEED = "decisions", 11
 # A field that a version has not is None.
 UNIT_FIELDS = (
-    "batch_index",
-    "layer",
-    "head",
-    "segment",
-    "pattern",
-    "budget",
-    "candidate",
-    "fallback",
-    "tests",
-    "unmet",
-    "mass",
-    "recent_mass",
-    "gate_statistic",
-    "disagreement",
-    "risk",
-    "lower_mass",
-    "row_lower_mass",
-    "density",
-    "kernel_us",
-    "entropy",
-    "local_band",
-    "agreement",
+    *(
+        "batch_index",
+        "layer",
+        "head",
+        "segment",
+        "pattern",
+        "budget",
+        "candidate",
+        "fallback",
+        "tests",
+        "unmet",
+    ),
+    *("mass", "recent_mass", "gate_statistic", "disagreement", "risk", "lower_mass", "row_lower_mass"),
+    *("density", "kernel_us", "entropy", "local_band", "agreement"),
 )
 CANDIDATE_FIELDS = (
     "budget",
@@ -79,7 +71,6 @@ COSTS = {
     "probe_key_us": 0.001,
     "median_error": 0.0,
 }
-ONLY = "only the problems whose names contain this, such as fused"
 
 
 def checkout() -> Path:
@@ -122,14 +113,6 @@ def problems_of(recording: Path) -> list[dict[str, Any]]:
     """The problems that a recording holds."""
     problems: list[dict[str, Any]] = json.loads(recording.read_text())["problems"]
     return problems
-
-
-def named(problems: list[dict[str, Any]], part: str) -> list[dict[str, Any]]:
-    """Those whose names contain this. Errors: SystemExit where none does."""
-    found = [problem for problem in problems if part in problem["name"]]
-    if not found:
-        raise SystemExit(f"no problem's name contains {part!r}")
-    return found
 
 
 def record(out: Path, problems: list[dict[str, Any]]) -> None:
@@ -286,7 +269,6 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--like", type=Path, required=True, help="a recording whose problems are asked again")
-    parser.add_argument("--only", default="", help=ONLY)
     parser.add_argument(
         "--fused", action="store_true", help="used by record: answers alone, TRITON_INTERPRET=1"
     )
@@ -295,7 +277,7 @@ def main(argv: list[str] | None = None) -> None:
     if arguments.fused:
         arguments.out.write_text(json.dumps(_run(problems_of(arguments.like))))
     else:
-        record(arguments.out, named(problems_of(arguments.like), arguments.only))
+        record(arguments.out, problems_of(arguments.like))
 
 
 if __name__ == "__main__":
