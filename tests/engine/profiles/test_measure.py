@@ -154,8 +154,7 @@ def test_a_column_costs_no_less_than_its_share_of_a_block(fake_clock, monkeypatc
     assert found.column_us == found.tile_us / CONFIG.block_k == pytest.approx(PLANTED["tile"] / 16, rel=0.02)
 
 
-def test_measuring_really_runs_dense_sparse_and_probe(monkeypatch):
-    monkeypatch.setattr(measure, "REPEATS", 1)
+def test_measuring_really_runs_dense_sparse_and_probe():
     found = measure.measure(SHAPE, CONFIG, lengths=(512,))
     assert {c["n"] for c in found.cells} == {512}
     assert all(0 < c["median_us"] <= c["p95_us"] for c in found.cells)
@@ -166,14 +165,11 @@ def test_measuring_really_runs_dense_sparse_and_probe(monkeypatch):
     assert (found.head_dim, found.groups, found.block_q, found.backend) == (8, 2, 32, "torch")
 
 
-def test_auto_measures_once_and_takes_the_cached_profile_afterwards(fake_clock, monkeypatch):
+def test_auto_measures_once_and_takes_the_cached_profile_afterwards(fake_clock):
     first = measure.profile_for("auto", SHAPE, CONFIG)
     assert [p.stem for p in paths.profiles().iterdir()] == [first.name]
 
-    def never(*_, **__):
-        raise AssertionError("measured again")
-
-    monkeypatch.setattr(measure, "measure", never)
+    fake_clock.clear()  # measuring again would fail
     assert measure.profile_for("auto", SHAPE, CONFIG) == first
     assert measure.profile_for(first.name, SHAPE, CONFIG) == first
     assert measure.profile_for(str(paths.profiles() / f"{first.name}.json"), SHAPE, CONFIG) == first
@@ -193,10 +189,10 @@ def test_auto_measures_again_where_the_cached_profile_can_not_be_read(fake_clock
         measure.profile_for(first.name, SHAPE, CONFIG)
 
 
-def test_auto_takes_a_shipped_profile_that_fits(fake_clock, monkeypatch):
+def test_auto_takes_a_shipped_profile_that_fits(fake_clock):
     shipped = measure.measure(SHAPE, CONFIG, lengths=LENGTHS)
     shipped.save(paths.DATA / "profiles")
-    monkeypatch.setattr(measure, "measure", None)
+    fake_clock.clear()
     assert measure.profile_for("auto", SHAPE, CONFIG) == shipped
 
 
