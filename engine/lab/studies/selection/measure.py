@@ -19,6 +19,8 @@ from routesparse.engine.device.timing import Laps
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.lab import study
 from routesparse.engine.lab.generators.samples import score_all
+from routesparse.engine.lab.rivals.kascade import KascadeSearch
+from routesparse.engine.lab.rivals.minference import MInferenceSearch
 from routesparse.engine.lab.rivals.rule import Rule, RuleRouter, Selection, View
 from routesparse.engine.lab.studies.selection.methods import Method
 from routesparse.engine.lab.studies.selection.prompts import DEVELOPMENT_SEED, Item, Prompt, Prompts
@@ -71,8 +73,10 @@ class Bench(BesideDense):
         router = RuleRouter(timed, extras=self._extras, salt=prompt.name, counted=True)
 
         def read() -> dict[str, float]:
+            area = router.density()
             return {
-                "area": router.density(),
+                # Logits are half of a block's work, its values the other half.
+                "area": (1 + area) / 2 if getattr(rule, "scores_every_block", False) else area,
                 "select_ms": sum(sum(laps.elapsed_us()) for laps in taken) / 1e3,
                 "attention_ms": router.attention_us() / 1e3,
             }
@@ -159,27 +163,24 @@ class Bench(BesideDense):
     def searched_for(
         self, wanted: Sequence[str], lengths: Sequence[int], data: Path
     ) -> dict[str, dict[str, Any]]:
-        """What MInference's offline search finds on development prose, where ``wanted`` names it."""
-        if not any(text.partition("=")[0] == "minference" for text in wanted):
-            return {}
+        """What the offline searches of rules find on development prose, by rule, for those that ``wanted`` names."""
         maker = Prompts(data, self._tokenizer, DEVELOPMENT_SEED)
         length = min(max(lengths), SEARCH_TOKENS)
-        windows = [Item("text:prose", length, index, DEVELOPMENT_SEED) for index in range(SEARCH_WINDOWS)]
-        try:
-            return {"minference": {"heads": self._searched(map(maker.make, windows))}}
-        except (ImportError, ConfigError) as error:
-            study.note(f"minference runs without its offline search: {error}")
-            return {}
-
-    @torch.no_grad()
-    def _searched(self, calibration: Iterable[Prompt]) -> Any:
-        """MInference's offline search on prompts of which no result is reported."""
-        from routesparse.engine.lab.rivals.minference import MInferenceSearch
-
-        search = MInferenceSearch(rows=SEARCH_ROWS)
-        for prompt in calibration:
-            self.prefill(prompt, self._by_rule(prompt, search))
-        return search.best()
+        found = {}
+        for name, (search, windows) in {
+            "minference": (MInferenceSearch(rows=SEARCH_ROWS), SEARCH_WINDOWS),
+            "kascade": (KascadeSearch(), 1),
+        }.items():
+            if not any(text.partition("=")[0] == name for text in wanted):
+                continue
+            try:
+                for index in range(windows):
+                    prompt = maker.make(Item("text:prose", length, index, DEVELOPMENT_SEED))
+                    self.prefill(prompt, self._by_rule(prompt, search))
+                found[name] = {"heads": search.best()}
+            except ConfigError as error:
+                study.note(f"{name} runs without its offline search: {error}")
+        return found
 
     def _decoded(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=True)
