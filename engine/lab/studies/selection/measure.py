@@ -167,10 +167,11 @@ class Bench(BesideDense):
         maker = Prompts(data, self._tokenizer, DEVELOPMENT_SEED)
         length = min(max(lengths), SEARCH_TOKENS)
         found = {}
-        for name, (search, windows) in {
+        searches: dict[str, tuple[MInferenceSearch | KascadeSearch, int]] = {
             "minference": (MInferenceSearch(rows=SEARCH_ROWS), SEARCH_WINDOWS),
             "kascade": (KascadeSearch(), 1),
-        }.items():
+        }
+        for name, (search, windows) in searches.items():
             if not any(text.partition("=")[0] == name for text in wanted):
                 continue
             try:
