@@ -20,17 +20,6 @@ from routesparse.engine.store import overview, spool
 from routesparse.engine.store.opening import open_store
 from routesparse.engine.store.owner_view import OwnerView
 
-_SPOOL_SECONDS = 1.0
-_RECOVER_SECONDS = 60.0  # where other dashboards may end between a bundle's move and its rows
-_SWEEP_SECONDS = 24 * 3600.0  # a dashboard may run for months
-_LOOK_PATIENCE_S = 2.0  # for many bundles; for a few, a page that waits is better than one that lacks its run
-_FEW = 20
-_FEW_PATIENCE_S = 30.0
-_TICK_S = 0.1
-_COUNT_SECONDS = 15.0  # counting reads every run's rows
-_CLOSE_PATIENCE_S = 30.0
-_COLLECT_SECONDS = 10.0  # with twenty readers a collection holds Python's lock for some 50 ms
-
 
 class _Closed(Exception):
     """The store is being closed: the look ends between two transactions."""
@@ -47,11 +36,27 @@ class _Look:
 
 
 class Access:
-    """The store with its spool; looks into the spool at most once a second, in the background, one look at a time."""
+    """The store with its spool; looks into the spool at most once a second, in the background, one look at a time.
+
+    whole_store: with everybody's runs, for this module alone.
+    """
+
+    SPOOL_SECONDS = 1.0
+    RECOVER_SECONDS = 60.0  # where other dashboards may end between a bundle's move and its rows
+    SWEEP_SECONDS = 24 * 3600.0  # a dashboard may run for months
+    LOOK_PATIENCE_S = (
+        2.0  # for many bundles; for a few, a page that waits is better than one that lacks its run
+    )
+    FEW = 20
+    FEW_PATIENCE_S = 30.0
+    TICK_S = 0.1
+    COUNT_SECONDS = 15.0  # counting reads every run's rows
+    CLOSE_PATIENCE_S = 30.0
+    COLLECT_SECONDS = 10.0  # with twenty readers a collection holds Python's lock for some 50 ms
 
     def __init__(self) -> None:
-        self._store = open_store()
-        self._samples = spool.ingest_samples(self._store)
+        self.whole_store = open_store()
+        self._samples = spool.ingest_samples(self.whole_store)
         self._counted: int | None = None  # the store's generation when its runs were last counted
         self._counted_at = float("-inf")
         self._closing = False
@@ -67,7 +72,7 @@ class Access:
     @property
     def store(self) -> OwnerView:
         """The store as this session's owner sees it. Errors: IdentityError."""
-        return OwnerView(self._store, identity.owner())
+        return OwnerView(self.whole_store, identity.owner())
 
     @property
     def queue(self) -> JobQueue:
@@ -95,14 +100,14 @@ class Access:
 
     def check_there(self) -> None:
         """Errors: StoreError where the store's file was deleted or replaced."""
-        self._store.check_there()
+        self.whole_store.check_there()
 
     def close(self) -> None:
         """Close the store and the queue; a look that runs ends after its bundle."""
         self._closing = True
         if self._look is not None:
-            self._look.over.wait(_CLOSE_PATIENCE_S)
-        self._store.close()
+            self._look.over.wait(self.CLOSE_PATIENCE_S)
+        self.whole_store.close()
         if self._queue is not None:
             self._queue.close()
 
@@ -114,11 +119,11 @@ class Access:
         """
         with self._look_lock:
             look = self._look
-            if look is None or (look.over.is_set() and time.monotonic() - look.began >= _SPOOL_SECONDS):
+            if look is None or (look.over.is_set() and time.monotonic() - look.began >= self.SPOOL_SECONDS):
                 look = self._look = _Look()
                 threading.Thread(target=self._take_in, args=(look,), name="spool", daemon=True).start()
-        while not look.over.wait(_TICK_S):
-            patience_s = _LOOK_PATIENCE_S if look.progress[1] > _FEW else _FEW_PATIENCE_S
+        while not look.over.wait(self.TICK_S):
+            patience_s = self.LOOK_PATIENCE_S if look.progress[1] > self.FEW else self.FEW_PATIENCE_S
             if time.monotonic() - look.began > patience_s:
                 return
         if look.error is not None:
@@ -130,7 +135,7 @@ class Access:
         Not left to Python alone: it counts objects, and a few of them may hold a page's megabytes. Nor to the look into
         the spool: some parts that draw themselves again do without one, and a thousand bundles take minutes.
         """
-        if time.monotonic() - self._collected_at > _COLLECT_SECONDS:
+        if time.monotonic() - self._collected_at > self.COLLECT_SECONDS:
             self._collected_at = time.monotonic()
             gc.collect()
 
@@ -147,14 +152,14 @@ class Access:
 
         try:
             if self._may_recover():
-                spool.recover(self._store, progress)
+                spool.recover(self.whole_store, progress)
                 self._recovered_at = time.monotonic()
-            if time.monotonic() - self._swept_at > _SWEEP_SECONDS:
-                spool.sweep(self._store)
+            if time.monotonic() - self._swept_at > self.SWEEP_SECONDS:
+                spool.sweep(self.whole_store)
                 self._swept_at = time.monotonic()
-            self._waiting = spool.ingest_spool(self._store, progress=progress).waiting
+            self._waiting = spool.ingest_spool(self.whole_store, progress=progress).waiting
             if self._samples.waiting:
-                self._samples = spool.ingest_samples(self._store)
+                self._samples = spool.ingest_samples(self.whole_store)
             self._count()
         except _Closed:
             pass
@@ -168,15 +173,17 @@ class Access:
         """At the first look; a store of several writers then every minute, since another of them may have crashed."""
         if self._recovered_at is None:
             return True
-        return self._store.SEVERAL_WRITERS and time.monotonic() - self._recovered_at > _RECOVER_SECONDS
+        return (
+            self.whole_store.SEVERAL_WRITERS and time.monotonic() - self._recovered_at > self.RECOVER_SECONDS
+        )
 
     def _count(self) -> None:
         """Write the numbers that ``routesparse metrics`` serves, when runs have changed."""
-        generation = self._store.generation
-        if self._counted == generation or time.monotonic() - self._counted_at < _COUNT_SECONDS:
+        generation = self.whole_store.generation
+        if self._counted == generation or time.monotonic() - self._counted_at < self.COUNT_SECONDS:
             return
         try:
-            overview.write(self._store)
+            overview.write(self.whole_store)
         except OSError:
             return  # a full disk: the metrics show how old their numbers are, and the next look tries again
         self._counted, self._counted_at = generation, time.monotonic()

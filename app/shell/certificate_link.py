@@ -9,10 +9,10 @@ import streamlit as st
 
 from routesparse.app.shell import navigate
 from routesparse.app.ui import states
-from routesparse.app.ui.plain_text import visible
 from routesparse.engine.certificate_rows import CertificateRow
 from routesparse.engine.errors import InputError
 from routesparse.engine.export.certificate_words import routing_absent
+from routesparse.engine.export.plain_text import visible
 from routesparse.engine.store import certificate_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
 

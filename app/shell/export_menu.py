@@ -10,7 +10,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from routesparse.app.ui import copy_link, numbers, states
+from routesparse.app.ui import exports, numbers, states
 from routesparse.engine import paths
 from routesparse.engine.errors import BundleError, RouteSparseError, StoreError
 from routesparse.engine.export import archive, report_page
@@ -28,7 +28,7 @@ def menu(store: OwnerView, run_id: str) -> None:
     if not opened.open:
         return
     with opened:
-        copy_link.button()
+        exports.copy_link_button()
         folder = store.bundle(run_id)
         if folder is None:
             states.field_error("The bundle of this run is no longer on the disk. Analyse the prompt again.")

@@ -56,9 +56,9 @@ def owner() -> str | None:
     if not claims.get("is_logged_in"):
         raise IdentityError("please log in; nothing is shown before")
     if claims.get("iss") and claims.get("sub"):
-        return _digest("sub", str(claims["iss"]), str(claims["sub"]))
+        return digest("sub", str(claims["iss"]), str(claims["sub"]))
     if claims.get("email") and claims.get("email_verified") is True:
-        return _digest("email", str(claims["email"]).lower())
+        return digest("email", str(claims["email"]).lower())
     raise IdentityError(
         "the login provider names neither issuer and subject (iss, sub) nor a verified e-mail address, so runs "
         "can't be told apart by person; ask whoever set up the login for the scopes openid and email"
@@ -71,7 +71,7 @@ def name() -> str:
     return str(claims.get("name") or claims.get("email") or "you")
 
 
-def _digest(*parts: str) -> str:
+def digest(*parts: str) -> str:
     """32 hex digits: the owner goes into bundles, which people hand on, and is not named there. No secret: whoever
     knows the issuer can try subjects.
     """

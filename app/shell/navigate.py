@@ -29,3 +29,19 @@ def address(name: str, **query: str | int) -> str:
 
 def _texts(query: dict[str, str | int]) -> dict[str, str]:
     return {name: str(value) for name, value in query.items()}
+
+
+# Opening a page with a query makes two entries in the browser's history: this page's path with the head's query, then
+# the head's own. Going back lands on the first, so each page that opens heads remembers its last view to return to.
+
+
+def restore(page: str) -> None:
+    """Before a page is drawn: bring back its remembered view if the address holds a head's."""
+    remembered = st.session_state.get("views", {}).get(page)
+    if remembered is not None and any(name in st.query_params for name in ("layer", "head")):
+        st.query_params.from_dict(remembered)
+
+
+def remember(page: str) -> None:
+    """Just before a page opens a head: keep the view that the address names."""
+    st.session_state.setdefault("views", {})[page] = st.query_params.to_dict()

@@ -12,7 +12,6 @@ from routesparse.app.shell import (
     export_menu,
     navigate,
     new_run_address,
-    no_runs,
     setting_words,
     switch,
     tour,
@@ -21,8 +20,8 @@ from routesparse.app.shell import (
 )
 from routesparse.app.shell.view import View
 from routesparse.app.ui import numbers, states
-from routesparse.app.ui.plain_text import visible
 from routesparse.engine.errors import InputError
+from routesparse.engine.export.plain_text import visible
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import label_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
@@ -49,7 +48,7 @@ def open_run(store: OwnerView, title: str) -> RunRow | None:
         newest = last if last and store.key(last) else queries.newest(store)
         if newest is None:
             st.html(f'<div class="rs-title">{title}</div>')
-            no_runs.empty(
+            no_runs(
                 store,
                 [
                     "Analyse a prompt on the New run page, or a text file on the command line; it appears here."
@@ -113,20 +112,38 @@ def segment_selector(run: RunRow, shown: View, choices: pd.DataFrame) -> None:
     tail = int(first["tokens"] - first["body_tokens"])
     note = f"tokens {span}" + (f", of which the last {tail} are dense (tail)" if tail else "")
     with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
-        st.html(
-            f'<div class="rs-sub">Segment {shown.segment + 1} of {run.segments} · {note}</div>',
-            width="content",
-        )
-        if run.segments > 1:
-            st.session_state["segment-choice"] = shown.segment + 1
-            st.slider(
-                "Segment",
-                1,
-                run.segments,
-                key="segment-choice",
-                label_visibility="collapsed",
-                width=220,
-                on_change=lambda: view.write(segment=st.session_state["segment-choice"] - 1),
-            )
+        segment_slider(shown.segment, run.segments, f" · {note}")
         if run.batch > 1:
             switch.field("batch", "Prompt of the batch", list(range(run.batch)), shown.batch_index, width=120)
+
+
+def segment_slider(shown: int, segments: int, note: str = "") -> None:
+    """Which segment is shown, and how to show another one."""
+    st.html(f'<div class="rs-sub">Segment {shown + 1} of {segments}{note}</div>', width="content")
+    if segments < 2:
+        return
+    st.session_state["segment-choice"] = shown + 1
+    st.slider(
+        "Segment",
+        1,
+        segments,
+        key="segment-choice",
+        label_visibility="collapsed",
+        width=220,
+        on_change=lambda: view.write(segment=st.session_state["segment-choice"] - 1),
+    )
+
+
+def no_runs(store: OwnerView, lines: list[str]) -> None:
+    """A page without a run to show: how to get one, and that deleted ones wait in the trash."""
+    deleted = trashed(store)
+    states.empty(f"No runs: {deleted}" if deleted else "No runs yet", lines, states.ANALYZE)
+    navigate.link("New run", "new")
+    if deleted:
+        navigate.link("Restore from the trash", "runs")
+
+
+def trashed(store: OwnerView) -> str:
+    """How many runs are in the trash, as a clause; nothing where none is."""
+    count = len(label_queries.trash(store))
+    return f"{numbers.several(count, 'run')} {'is' if count == 1 else 'are'} in the trash" if count else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import streamlit as st
@@ -49,6 +49,25 @@ def field(
         view.write(**{name: empty if chosen is None else chosen})
 
     st.selectbox(label, options, key=key, on_change=write, **look)
+
+
+def many(
+    name: str,
+    label: str,
+    options: list[str],
+    chosen: list[str],
+    address: Callable[[str], str] = str,
+    **look: Any,
+) -> None:
+    """A field for several of many values; the address holds them, as ``address`` writes each, with commas between."""
+    key = f"{name}-choice"
+    # The address decides; the widget only changes it.
+    st.session_state[key] = chosen
+
+    def write() -> None:
+        view.write(**{name: ",".join(map(address, st.session_state[key]))})
+
+    st.multiselect(label, options, key=key, on_change=write, **look)
 
 
 def several(name: str, label: str, options: list[str], width: int = 128) -> tuple[str, ...]:

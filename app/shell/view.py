@@ -21,7 +21,6 @@ METRICS: dict[str, str] = {
     "entropy": "Entropy",
     "fallback": "Fallback",
     "audited_error": "Audited error",
-    "probe": "Probe",
 }
 
 

@@ -8,11 +8,25 @@ from html import escape
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.ui import picture_export
+from routesparse.app.ui import browser_part, design
 from routesparse.engine.export.csv_text import as_csv
 
 # Columns that pages need apart from those of the choice, under the names that they have in the bundle's tables.
 _NAMES = {"audited_error": "mean_error", "audited_max_error": "max_error"}
+
+_ADVICE = ("click ", "drag ", "scroll ")  # parts of a note that speak of the page
+_picture = browser_part.component(
+    __file__,
+    "picture",
+    '<div class="rs-picture"><button class="svg" title="This chart as SVG">SVG</button>'
+    '<button class="png" title="This chart as PNG">PNG</button></div>',
+)
+_link = browser_part.component(
+    __file__,
+    "copy_link",
+    '<div class="rs-copy"><button type="button">Copy link</button><span role="status"></span>'
+    '<input hidden readonly aria-label="Link to this view"></div>',
+)
 
 
 def chart_foot(name: str, note: str, rows: pd.DataFrame, key: str, chart: str | None = None) -> None:
@@ -25,7 +39,7 @@ def chart_foot(name: str, note: str, rows: pd.DataFrame, key: str, chart: str | 
         # Files of one chart stay in one line where the note leaves no room beside it.
         with st.container(horizontal=True, width="content", gap="small", vertical_alignment="center"):
             if chart is not None:
-                picture_export.buttons(chart, name, note)
+                _picture_buttons(chart, name, note)
             downloads(name, rows, key)
 
 
@@ -47,3 +61,15 @@ def downloads(name: str, rows: pd.DataFrame, key: str) -> None:
 def _content(kind: str, rows: pd.DataFrame) -> bytes:
     named = rows.rename(columns=_NAMES)
     return as_csv(named).encode() if kind == "CSV" else bytes(named.to_parquet(index=False))
+
+
+def _picture_buttons(chart: str, name: str, note: str) -> None:
+    """Offer the chart with this widget key under a file name without its ending; ``note`` stands below the picture."""
+    shown = " · ".join(part for part in note.split(" · ") if not part.startswith(_ADVICE))
+    data = {"chart": chart, "name": name, "note": shown, "background": design.current_theme().panel}
+    _picture(key=f"picture-{chart}", data=data, width="content")
+
+
+def copy_link_button() -> None:
+    """A button that copies the address of the whole view."""
+    _link(key="copy-link", width="stretch")

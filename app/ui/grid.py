@@ -1,6 +1,6 @@
 """A small grid of coloured cells with a text in each and a hover, for maps and matrices other than the routing map.
 
-grid.js draws it: Plotly, which a page without other charts then need not load, took longer than all else on the page.
+grid.js draws it: Plotly took longer to load than all else on a page.
 """
 
 from __future__ import annotations
@@ -55,6 +55,14 @@ def drawing(
     }
 
 
+def by_head(rows: pd.DataFrame, shape: tuple[int, int], theme: design.Theme, **look: Any) -> dict[str, Any]:
+    """A drawing with a row a layer and a column a head. rows: ``layer``, ``head``; look: the other columns."""
+    cells = pd.DataFrame({"row": rows["layer"], "column": rows["head"], **look})
+    layers, heads = (list(map(str, range(size))) for size in shape)
+    height = 34 if shape[0] <= 12 else max(15, 520 // shape[0])  # so that 8 and 32 layers both fit a screen
+    return drawing(cells, Axis("layer", layers), Axis("head", heads), theme, height)
+
+
 def show(drawn: dict[str, Any], key: str, label: str, picks: bool = False) -> tuple[int, int] | None:
     """Draw it; (row, column) of the click or Enter that caused this rerun, where ``picks`` allows one.
 
@@ -68,8 +76,3 @@ def diverging(value: float, largest: float, theme: design.Theme) -> str:
     """Blue below zero, rust above, pale near it: signs are also printed, colour is not the only channel."""
     share = min(1.0, abs(value) / largest) if largest > 0 else 0.0
     return design.blend(theme.panel, theme.warn if value > 0 else theme.accent, 0.06 + 0.84 * share)
-
-
-def row_height(rows: int) -> int:
-    """Pixels of a row so that 8 and 32 layers both fit a screen."""
-    return 34 if rows <= 12 else max(15, 520 // rows)

@@ -3,7 +3,6 @@
 // click for the whole.
 
 const LETTER = 5.7, RIGHT = 12, TICKS = 22, TITLE = 16, NEAR = 14, DRAG = 5, FLAT = 20, AGAIN_MS = 280;
-const HATCHES = { "/": "M-1 7L7 -1M-1 1L1 -1M5 7L7 5", ".": "M2 3h2", x: "M0 0L6 6M6 0L0 6" };
 const CLIPPED = /cells|cover|line|whiskers/; // what may reach beyond the axes
 const px = (value) => Math.round(value * 10) / 10;
 const escape = (text) => String(text).replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
@@ -21,15 +20,15 @@ function scale({ range, log }, from, to) {
   return place;
 }
 
-// The panels' own geometries: beside each other, or one below the other.
+// The panels' own geometries, beside each other.
 function geometries(data, width) {
-  const panels = [data, ...(data.others ?? [])], wide = data.stacked ? width : width / panels.length;
+  const panels = [data, ...(data.others ?? [])], wide = width / panels.length;
   return panels.map(({ x, y }, i) => {
-    const from = data.stacked ? 0 : i * wide, down = data.stacked ? i * data.height : 0, most = Math.floor((wide * 0.45) / LETTER);
+    const from = i * wide, most = Math.floor((wide * 0.45) / LETTER);
     const longest = Math.max(0, ...y.ticks.map(([, text]) => Math.min(most, text.length)));
     const left = from + 8 + (y.title ? 18 : 0) + longest * LETTER, right = from + wide - RIGHT;
-    const top = down + data.top, bottom = down + data.height - TICKS - (x.title ? TITLE : 0);
-    return { axes: { x, y }, ends: [from + wide, down + data.height], most, from, left, right, top, bottom, x: scale(x, left, right), y: scale(y, bottom, top) };
+    const top = data.top, bottom = data.height - TICKS - (x.title ? TITLE : 0);
+    return { axes: { x, y }, ends: [from + wide, data.height], most, from, left, right, top, bottom, x: scale(x, left, right), y: scale(y, bottom, top) };
   });
 }
 
@@ -106,12 +105,9 @@ function draw(mark, at, data, g, items) {
   }
   let out = "";
   if (mark.kind === "bars") {
-    const fill = mark.hatch ? `url(#${data.key}-${at})` : null;
-    if (fill) out += `<pattern id="${data.key}-${at}" width="6" height="6" patternUnits="userSpaceOnUse"><path d="M0 0h6v6h-6z" fill="${mark.color}"/>` +
-      `<path d="${HATCHES[mark.hatch]}" stroke="${data.panel}" stroke-width="1.4" fill="none"/></pattern>`;
     mark.at.forEach(([left, right, bottom, top], i) => {
       const x = px(g.x(left)), y = px(g.y(top)), w = px(g.x(right) - g.x(left)), h = px(g.y(bottom) - g.y(top));
-      out += `<path${ring} d="M${x} ${y}h${w}v${h}h${-w}z" fill="${fill ?? of(mark.color, i)}"/>`;
+      out += `<path${ring} d="M${x} ${y}h${w}v${h}h${-w}z" fill="${of(mark.color, i)}"/>`;
       if (mark.hover) items.push({ mark: at, i, x: x + w / 2, y, box: [x, y, w, h] });
     });
     return out;
@@ -134,7 +130,7 @@ function render(root, data) {
   });
   const areas = panels.map((g, i) => `<clipPath id="${data.key}-area-${i}"><path d="M${g.left} ${g.top}H${g.right}V${g.bottom}H${g.left}z"/></clipPath>`);
   root.querySelector(".drawing").innerHTML =
-    `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${data.height * (data.stacked ? panels.length : 1)}" font-family="${escape(data.font)}">` +
+    `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${data.height}" font-family="${escape(data.font)}">` +
     [...panels.map((g) => axes(data, g)), ...areas, ...marks].join("") +
     `<rect class="ring at" fill="none" stroke="${data.ink}" stroke-width="2" visibility="hidden"/>` +
     `<rect class="ring drag" fill="${data.accent}" fill-opacity=".18" stroke="${data.accent}" visibility="hidden"/></svg>`;

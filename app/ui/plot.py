@@ -1,6 +1,6 @@
 """Bars, points, lines and a picture of cells on two axes, with a hover: charts that are read, not explored.
 
-plot.js draws them: Plotly, which a page without other charts then need not load, took longer than all else on a page.
+plot.js draws them: Plotly took longer to load than all else on a page.
 A chart is what ``chart`` makes of two axes and marks. The words of a mark's items are a template, said once, and the
 values that go into it: ``hover`` "layer {0}" with ``told`` [[3], [5]].
 """
@@ -23,6 +23,7 @@ _plot = browser_part.component(__file__, "plot")
 Told = Sequence[Sequence[object]]
 Mark = dict[str, Any]
 
+_LEAST = 1e-9  # of a logarithmic axis
 _MOST = 1e300  # what a store may hold can be larger than any axis
 
 
@@ -52,13 +53,12 @@ def linear(
 
 
 def logarithmic(title: str, low: float, high: float) -> Axis:
-    """Ticks at 1, 2 and 5 of every decade; low is above 0."""
-    high = min(high, _MOST)
-    ticks = design.log_ticks(low, high)
-    pairs = zip(ticks["tickvals"], ticks["ticktext"], strict=True)
-    return Axis(
-        title, (low, high), [(value, text) for value, text in pairs if low <= value <= high], log=True
-    )
+    """Ticks at 1, 2 and 5 of every decade; what lies at 0 or below has no place on such an axis."""
+    low = max(low, _LEAST)
+    high = max(min(high, _MOST), low)
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [float(f"{first}e{decade}") for decade in decades for first in (1, 2, 5)]
+    return Axis(title, (low, high), [(tick, f"{tick:,g}") for tick in ticks if low <= tick <= high], log=True)
 
 
 def chart(
@@ -77,24 +77,16 @@ def chart(
     }
 
 
-def panels(charts: Sequence[dict[str, Any]], stacked: bool = False) -> dict[str, Any]:
-    """Charts of one height as one: beside each other, or one below the other."""
+def panels(charts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Charts of one height as one, beside each other."""
     marks = [{**mark, "panel": place} for place, one in enumerate(charts) for mark in one["marks"]]
     others = [{"x": one["x"], "y": one["y"]} for one in charts[1:]]
-    return {**charts[0], "marks": marks, "others": others, "stacked": stacked}
+    return {**charts[0], "marks": marks, "others": others}
 
 
-def bars(
-    at: Sequence[Sequence[float]],
-    color: str | list[str],
-    hover: str,
-    told: Told,
-    hatch: str = "",
-    ring: bool = False,
-) -> Mark:
-    """at: (left, right, bottom, top) of each; hatch: "", "/", "." or "x"; ring: a mark of what is picked, which saved
-    pictures leave out."""
-    look = {"color": color, "hover": hover, "told": told, "hatch": hatch, "ring": ring}
+def bars(at: Sequence[Sequence[float]], color: str | list[str], hover: str, told: Told) -> Mark:
+    """at: (left, right, bottom, top) of each."""
+    look = {"color": color, "hover": hover, "told": told}
     return {"kind": "bars", **_placed({"at": [short(place) for place in at], **look}, at)}
 
 
@@ -132,7 +124,7 @@ def _placed(mark: Mark, places: Sequence[Sequence[float]]) -> Mark:
 def line(
     x: Sequence[float], y: Sequence[float], color: str, width: float = 1.3, dash: str = "", ring: bool = False
 ) -> Mark:
-    """dash: SVG's, such as "5 4"; ring: as of bars."""
+    """dash: SVG's, such as "5 4"; ring: a mark of what is picked, which saved pictures leave out."""
     look = {"color": color, "width": width, "dash": dash, "ring": ring}
     return {"kind": "line", **_placed({"x": short(x), "y": short(y), **look}, list(zip(x, y, strict=True)))}
 
@@ -145,11 +137,6 @@ def steps(x: Sequence[float], y: Sequence[float]) -> tuple[list[float], list[flo
 def whiskers(at: Sequence[Sequence[float]], color: str) -> Mark:
     """at: (x, y) of one end and of the other, upright or level; a cap at both."""
     return {"kind": "whiskers", **_placed({"at": [short(place) for place in at], "color": color}, at)}
-
-
-def beside(x: float, low: float, high: float) -> dict[str, Any]:
-    """How a label stands beside an upright line at x: on its right, but near the axis's right end on its left."""
-    return {"anchor": "end", "dx": -4} if x > (low + high) / 2 else {"dx": 4}
 
 
 def label(
@@ -225,10 +212,10 @@ def show(
         on_row_change=act("row", on_row),
         on_window_change=act("window", on_window),
     )
-    return _told(drawn["marks"], found.picked)
+    return picked_of(drawn["marks"], found.picked)
 
 
-def _told(marks: Sequence[Mark], picked: object) -> Sequence[object] | None:
+def picked_of(marks: Sequence[Mark], picked: object) -> Sequence[object] | None:
     """picked: [mark, item] as a browser sent it."""
     if (
         not isinstance(picked, list)

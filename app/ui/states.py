@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from html import escape
 
@@ -12,6 +13,7 @@ from routesparse.engine.errors import StoreDamagedError
 
 PROGRAM = ".venv/bin/routesparse"  # where `make run` installs it, which is not on the PATH
 ANALYZE = f"{PROGRAM} analyze FILE"
+_COMMAND = re.compile(r"`|(?<!\S)--[a-z]")
 
 
 def here(command: str) -> str:
@@ -77,3 +79,10 @@ def note(message: str) -> None:
 def field_error(message: str) -> None:
     """What is wrong with something just entered, in its place; the message may quote what was entered."""
     st.html(f'<div class="rs-error" role="alert">{escape(message)}</div>')
+
+
+def wrong(error: Exception | str) -> str:
+    """An engine's message, cut before its last clause where that names a command or an option as the cure: a page says
+    its own, a button, a link, or the command in a field to copy."""
+    told, _, cure = str(error).rpartition("; ")
+    return told if told and _COMMAND.search(cure) else str(error)

@@ -1,4 +1,4 @@
-"""The frame of every small table, which scrolls sideways where it must, by keyboard too; and text in its cells."""
+"""Small tables as HTML, which scroll sideways where they must, by keyboard too; and text in their cells."""
 
 from __future__ import annotations
 
@@ -9,46 +9,48 @@ import pandas as pd
 
 from routesparse.app.ui import design
 
-_LONG = 34  # characters of a cell that may wrap
+_LONG = 34  # characters of a cell of words that may wrap
+
+
+def table(
+    heads: Sequence[str],
+    lines: Iterable[Sequence[str]],
+    left: Collection[int] = (0,),
+    picked: Collection[int] = (),
+) -> str:
+    """HTML of a table. heads: names, or th elements; lines: cells as HTML, or td elements; left: columns of words;
+    picked: the lines that are marked."""
+    rows = [_row("th", heads, left)] if heads else []
+    for place, line in enumerate(lines):
+        rows.append(_row("td", line, left, ' class="pick"' if place in picked else ""))
+    return f'<div class="rs-table" tabindex="0"><table>{"".join(rows)}</table></div>'
+
+
+def of_rows(rows: pd.DataFrame, left: Collection[int] = (0,)) -> str:
+    """HTML of a frame whose cells are text already."""
+    lines = rows.astype(str).itertuples(index=False)
+    return table([escape(name) for name in rows], ([escape(cell) for cell in line] for line in lines), left)
+
+
+def _row(tag: str, cells: Sequence[str], left: Collection[int], style: str = "") -> str:
+    return (
+        f"<tr{style}>"
+        + "".join(_cell(tag, cell, place in left) for place, cell in enumerate(cells))
+        + "</tr>"
+    )
+
+
+def _cell(tag: str, html: str, left: bool) -> str:
+    if html.startswith(("<td", "<th")):
+        return html
+    long = tag == "td" and len(html) > _LONG and "<" not in html
+    style = f' class="{"l say" if long else "l"}"' if left else ""
+    return f"<{tag}{style}>{html}</{tag}>"
 
 
 def unbroken(text: str) -> str:
     """Escaped, and no line ends between a number and its per cent sign."""
     return escape(text).replace(" %", "&nbsp;%")
-
-
-def framed(rows: str, style: str = "") -> str:
-    """HTML of a table. rows: its ``<tr>`` elements. style: of the table."""
-    styled = f' style="{style}"' if style else ""
-    return f'<div class="rs-table" tabindex="0"><table{styled}>{rows}</table></div>'
-
-
-def of_rows(rows: pd.DataFrame, left: int = 1) -> str:
-    """HTML of cells that are words already; the first ``left`` columns, and long words, stand left."""
-    head = "".join(f"<th{' class=l' if i < left else ''}>{escape(name)}</th>" for i, name in enumerate(rows))
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td{_place(i < left, cell)}>{escape(cell)}</td>" for i, cell in enumerate(map(str, row)))
-        + "</tr>"
-        for row in rows.itertuples(index=False)
-    )
-    return framed(f"<tr>{head}</tr>{body}")
-
-
-def _place(left: bool, cell: str) -> str:
-    return ' class="l say"' if len(cell) > _LONG else " class=l" if left else ""
-
-
-def table(heads: Sequence[str], lines: Iterable[Sequence[str]], left: Collection[int] = (0,)) -> str:
-    """HTML of a table. heads: names, or th elements; lines: cells as HTML; left: columns of words."""
-    sides = [' class="l"' if place in left else "" for place in range(len(heads))]
-    names = zip(sides, heads, strict=True)
-    head = "".join(name if name.startswith("<th") else f"<th{side}>{name}</th>" for side, name in names)
-    body = "".join(
-        "<tr>" + "".join(f"<td{side}>{cell}</td>" for side, cell in zip(sides, line, strict=True)) + "</tr>"
-        for line in lines
-    )
-    return framed(f"<tr>{head}</tr>{body}")
 
 
 def sideways(more: str = "") -> str:

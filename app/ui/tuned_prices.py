@@ -8,7 +8,7 @@ from html import escape
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.ui import exports, glossary, numbers, states, tables
+from routesparse.app.ui import elements, exports, numbers, states, tables
 from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.tuned import TunedPrice
 from routesparse.engine.errors import CalibrationError
@@ -19,8 +19,7 @@ COMMAND = "tune DOMAIN --prompts FOLDER --target kl=0.01"
 def card(owner: str | None) -> None:
     """All tuned prices that an owner has."""
     found, problems = read(owner)
-    with st.container(border=True, key="card-tuned", gap="xsmall"):
-        st.html(f'<div class="rs-h">What a quality target chooses, by domain{glossary.mark("quality")}</div>')
+    with elements.card("tuned", "What a quality target chooses, by domain", "quality"):
         for line in problems:
             states.field_error(line)
         if not found:
@@ -31,9 +30,9 @@ def card(owner: str | None) -> None:
             return
         rows = listed(found)
         models = ", ".join(dict.fromkeys(f"{one.model} {one.model_revision[:8]}" for one in found))
-        st.html(
-            f'<div class="rs-note">For {escape(models)}. Each price kept its target on what was measured; '
-            "on fresh texts it may miss it: for the bundled model's text targets the page Results shows where.</div>"
+        elements.note(
+            f"For {models}. Each price kept its target on what was measured; "
+            "on fresh texts it may miss it: for the bundled model's text targets the page Results shows where."
         )
         st.html(as_html(rows))
         exports.chart_foot(
@@ -96,18 +95,22 @@ def _promise(one: TunedPrice) -> tuple[str, str, float, float]:
 
 def as_html(rows: pd.DataFrame) -> str:
     """The same as a table."""
-    head = (
-        '<th class="l">name</th><th class="l">on</th><th class="l">target</th><th>price</th><th>loss</th>'
-        '<th>bound</th><th>area</th><th>saved</th><th>n</th><th>documents</th><th class="l">unit</th>'
-    )
-    body = [
-        f'<tr><td class="l wrap">{escape(row["name"]).replace("_", "_<wbr>")}</td>'
-        f'<td class="l wrap">{escape(row["domain"])}</td>'
-        f'<td class="l wrap">{escape(tuned.WORDS[row["measure"]])} {row["target"]:g}, '
-        f"{100 * row['confidence']:g}&nbsp;%</td>"
-        f"<td>{row['price']:g}</td><td>{row['loss']:.4f}</td><td>{row['bound']:.4f}</td>"
-        f"<td>{numbers.share(row['area'])}</td><td>{numbers.share(row['saved'])}</td>"
-        f'<td>{row["windows"]:,}</td><td>{row["documents"]:,}</td><td class="l say">{escape(row["unit"])}</td></tr>'
+    heads = ["name", "on", "target", "price", "loss", "bound", "area", "saved", "n", "documents", "unit"]
+    lines = [
+        (
+            f'<td class="l wrap">{escape(row["name"]).replace("_", "_<wbr>")}</td>',
+            f'<td class="l wrap">{escape(row["domain"])}</td>',
+            f'<td class="l wrap">{escape(tuned.WORDS[row["measure"]])} {row["target"]:g}, '
+            f"{100 * row['confidence']:g}&nbsp;%</td>",
+            f"{row['price']:g}",
+            f"{row['loss']:.4f}",
+            f"{row['bound']:.4f}",
+            numbers.share(row["area"]),
+            numbers.share(row["saved"]),
+            f"{row['windows']:,}",
+            f"{row['documents']:,}",
+            f'<td class="l say">{escape(row["unit"])}</td>',
+        )
         for row in rows.to_dict("records")
     ]
-    return tables.framed(f"<tr>{head}</tr>{''.join(body)}")
+    return tables.table(heads, lines, (0, 1, 2, 10))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import astuple
-from html import escape
 
 import pandas as pd
 import streamlit as st
 
 from routesparse.app.shell import switch, view
-from routesparse.app.ui import design, exports, glossary, plot, reason_words, states
-from routesparse.app.unit import charts, masks, panel, probe, row_card, row_words, zoom
+from routesparse.app.ui import design, elements, exports, glossary, plot, reason_words, states
+from routesparse.app.unit import charts, masks, panel, probe, row_words, zoom
 from routesparse.engine.errors import InputError
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import frames, queries, word_queries
@@ -20,15 +19,10 @@ _FULL_HEIGHT = 420
 
 
 def reason_card(
-    run: RunRow,
-    choice: pd.Series,
-    picked: tuple[int, int],
-    events: pd.DataFrame,
-    candidates: pd.DataFrame,
+    run: RunRow, choice: pd.Series, picked: tuple[int, int], events: pd.DataFrame, candidates: pd.DataFrame
 ) -> None:
     """Why this unit took this pattern; Shift and an arrow key move to a neighbour."""
-    with st.container(border=True, key="card-reason", gap="xsmall"):
-        st.html(f'<div class="rs-h">{escape(panel.title(choice))}</div>')
+    with elements.card("reason", panel.title(choice)):
         layer, head = picked
         moves: list[tuple[str, str, int, int, bool]] = [
             ("head −", "Left", layer, head - 1, head > 0),
@@ -46,7 +40,7 @@ def reason_card(
                     on_click=view.write,
                     kwargs={"layer": to_layer, "head": to_head},
                 )
-        st.html(f'<div class="rs-sub">{escape(reason_words.shown(choice["reason"]))}</div>')
+        elements.sub(reason_words.shown(choice["reason"]))
         if len(events):
             st.html(panel.fallback_html(events, candidates))
         st.html(panel.facts_html(choice, run))
@@ -54,10 +48,9 @@ def reason_card(
 
 def candidate_card(store: OwnerView, run: RunRow, unit: queries.Unit, candidates: pd.DataFrame) -> None:
     """Every candidate with its numbers and why it was not chosen."""
-    with st.container(border=True, key="card-candidates", gap="xsmall"):
-        st.html(f'<div class="rs-h">Candidates of layer {unit.layer}, head {unit.head}</div>')
+    with elements.card("candidates", f"Candidates of layer {unit.layer}, head {unit.head}"):
         if candidates.empty:
-            st.html('<div class="rs-sub">Not recorded for this run.</div>')
+            elements.sub("Not recorded for this run.")
             return
         st.html(store.made("candidates", [unit], lambda: panel.candidates_html(candidates), of=[run.run_id]))
         exports.chart_foot(
@@ -73,7 +66,7 @@ def probe_card(
     store: OwnerView, run: RunRow, unit: queries.Unit, choice: pd.Series, candidates: pd.DataFrame
 ) -> None:
     """The float16 probe of the bundle, while it is there, with the mask of the chosen or any other candidate."""
-    with st.container(border=True, key="card-probe", gap="xsmall"):
+    with elements.card("probe"):
         heatmap = _full_probe(store, unit) or queries.probe_thumbnail(store, unit)
         if heatmap is None:
             st.html('<div class="rs-h">Probe</div><div class="rs-sub">Not recorded for this unit.</div>')
@@ -81,22 +74,20 @@ def probe_card(
         window = zoom.wanted() if heatmap.row_pool == 1 else None
         part = None if window is None else zoom.cut(heatmap, window)
         _probe_title(heatmap, choice, run.block_k, part)
-        position = row_card.wanted(run)
+        position = row_words.wanted(run)
         if position is not None and position not in heatmap.positions:
-            st.html(
-                f'<div class="rs-sub">The row at token {position:,} is no row of the probe: see below.</div>'
-            )
+            elements.sub(f"The row at token {position:,} is no row of the probe: see below.")
         heatmap = part or heatmap
         window = None if part is None else window
         mask = None
         if heatmap.levels is None:
-            st.html('<div class="rs-sub">What each budget reads is not stored for this run.</div>')
+            elements.sub("What each budget reads is not stored for this run.")
         elif len(candidates):
             mask = _mask_choice(store, unit, heatmap, candidates, run.block_k, window)
         _probe_picture(store, run, unit, heatmap, _FULL_HEIGHT, window, mask)
     if position is not None:
         loss = row_words.of_row(store, run, unit, candidates, position)
-        row_card.card(store, run, unit, loss, word_queries.words(store, run.run_id))
+        row_words.card(store, run, unit, loss, word_queries.words(store, run.run_id))
 
 
 def _full_probe(store: OwnerView, unit: queries.Unit) -> queries.Heatmap | None:
@@ -115,26 +106,22 @@ def _mask_choice(
     candidates: pd.DataFrame,
     block: int,
     window: zoom.Window | None,
-) -> masks.Overlay | None:
-    """Whose mask lies over the probe, and against whose; both live in the address."""
+) -> masks.Mask | None:
+    """Whose mask lies over the probe; it lives in the address."""
     chosen = int(candidates.loc[candidates["chosen"], "candidate"].iloc[0])
     names = {int(row.candidate): masks.candidate_name(row) for row in frames.rows(candidates)}
     names[chosen] = f"chosen: {names[chosen]}"
     shown = view.number("mask", len(names), chosen)
-    against = view.number("against", len(names))
     is_hidden = st.query_params.get("mask") == "none"
     look = {"index": None, "format_func": names.__getitem__, "placeholder": "none", "width": 300}
     whose = "".join(f"-{part}" for part in astuple(unit))
-    with st.container(horizontal=True, gap="small"):
-        options = list(names)
-        switch.field("mask", "Mask of", options, None if is_hidden else shown, whose, "none", **look)
-        switch.field("against", "against", options, against, whose, "none", **look)
+    switch.field("mask", "Mask of", list(names), None if is_hidden else shown, whose, "none", **look)
     if is_hidden:
         return None
     return store.made(
         "mask",
-        [unit, window, shown, against],
-        lambda: masks.overlay(heatmap, candidates, block, int(shown or 0), against),
+        [unit, window, shown],
+        lambda: masks.mask(heatmap, candidates, block, int(shown or 0)),
         of=[unit.run_id],
     )
 
@@ -158,17 +145,17 @@ def _probe_picture(
     heatmap: queries.Heatmap,
     height: int,
     window: zoom.Window | None,
-    mask: masks.Overlay | None = None,
+    mask: masks.Mask | None = None,
 ) -> None:
     """window: what part of the probe the heatmap is, None for the whole."""
     theme = design.current_theme()
     shown = probe.limited(heatmap)
-    position, whole = row_card.wanted(run), window is None
-    compared = None if mask is None else mask.candidates
+    position, whole = row_words.wanted(run), window is None
+    whose = None if mask is None else mask.candidate
     name = f"probe-{queries.label(run.run_id)}-layer-{unit.layer}-head-{unit.head}"
     picture = store.made(
         "probe",
-        [unit, window, shown.mass.shape, shown.block_pool, compared, position, height, theme.name],
+        [unit, window, shown.mass.shape, shown.block_pool, whose, position, height, theme.name],
         lambda: probe.figure(shown, theme, run.block_k, height, mask, position),
         of=[run.run_id],
     )
@@ -202,8 +189,7 @@ def scatter_card(
     candidates = candidates.dropna(subset=["risk", "kernel_us"])
     if candidates.empty:
         return
-    with st.container(border=True, key="card-scatter", gap="xsmall"):
-        st.html('<div class="rs-h">Risk against predicted time</div>')
+    with elements.card("scatter", "Risk against predicted time"):
         name = f"risk-time-{queries.label(run.run_id)}-layer-{unit.layer}-head-{unit.head}"
         threshold, theme = panel.gate_threshold(choice, run), design.current_theme()
         drawn = store.made(
@@ -217,7 +203,7 @@ def scatter_card(
         plot.show(drawn, "scatter", "Candidates, risk against predicted time")
         exports.chart_foot(
             name,
-            "Ring: the choice. Filled: g ≥ λ. Dotted: lower convex hull. A risk of 0 is drawn below the least other "
+            "Ring: the choice. Filled: g ≥ λ. A risk of 0 is drawn below the least other "
             "one. Lines: the risk at g = λ and at g = "
             f"{'τ' if run.tau_layer is None else 'τ head, a safety floor,'} without disagreement. "
             f"n = {len(candidates)} candidates · source: candidate_score of run {queries.label(run.run_id)}",

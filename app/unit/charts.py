@@ -19,17 +19,13 @@ def scatter(
     theme: design.Theme,
     tau_name: str = "1 − τ",
 ) -> dict[str, Any]:
-    """Risk against predicted time: filled where g >= lambda, the lower hull dotted, the choice ringed.
-
-    gate_threshold: lambda of the unit, None where it was not recorded; tau: of its own certificate; tau_name: of
-    its line.
-    """
+    """Risk against predicted time: filled where g >= lambda, the choice ringed. gate_threshold: lambda of the unit,
+    None where it was not recorded; tau: of its own certificate; tau_name: of its line."""
     positive = candidates.loc[candidates["risk"] > 0, "risk"]
     floor = max(float(positive.min()) * 0.5 if len(positive) else 0.005, 1e-4)
     # Nothing at or below 0 has a place on a logarithmic axis.
     times = candidates["kernel_us"].clip(lower=1e-3)
     shown = candidates.assign(height=candidates["risk"].clip(lower=floor), kernel_us=times)
-    hull = _hull(shown)
     # A little air: the outermost marks stay whole, and equal times have an axis.
     x = plot.logarithmic("predicted kernel time, µs", float(times.min()) / 1.12, float(times.max()) * 1.12)
     lines = [
@@ -45,8 +41,7 @@ def scatter(
         "risk R", min([floor, *heights]) / 1.4, max([1.0, float(shown["height"].max()), *heights]) * 1.25
     )
     # Lines first: the candidates stand over them.
-    marks = [plot.line(hull["kernel_us"], hull["height"], theme.mute, 1, "1.5 3")]
-    marks += [plot.line(x.range, [height] * 2, color, 1.2) for height, _, color, _ in lines]
+    marks = [plot.line(x.range, [height] * 2, color, 1.2) for height, _, color, _ in lines]
     # Candidates may share their place: the chosen one is drawn last.
     family = shown.groupby("pattern")["chosen"].transform("any")
     drawn = shown.assign(family=family).sort_values(["family", "chosen"], kind="stable")
@@ -81,20 +76,3 @@ def scatter(
     marks.append(plot.points(*place, "none", "", [], size=23, edge=theme.ink, edge_width=2))
     marks += [plot.label(x.range[1], height, name, color, "end", dy=dy) for height, name, color, dy in lines]
     return plot.chart(x, y, marks, 270, theme)
-
-
-def _hull(shown: pd.DataFrame) -> pd.DataFrame:
-    """The candidates that no other one beats in both time and risk, on their lower convex hull."""
-    hull: list[Any] = []
-    for row in frames.rows(shown.sort_values(["kernel_us", "height"])):
-        if hull and row.height >= hull[-1].height:
-            continue
-        while len(hull) > 1 and _above(hull[-2], hull[-1], row):
-            hull.pop()
-        hull.append(row)
-    return pd.DataFrame([{"kernel_us": row.kernel_us, "height": row.height} for row in hull])
-
-
-def _above(left: Any, middle: Any, right: Any) -> bool:
-    before = (middle.height - left.height) * (right.kernel_us - left.kernel_us)
-    return before >= (right.height - left.height) * (middle.kernel_us - left.kernel_us)

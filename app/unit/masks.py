@@ -1,4 +1,4 @@
-"""The mask of one candidate, or the difference of two, over a probe heatmap."""
+"""What one candidate reads, over a probe heatmap."""
 
 from __future__ import annotations
 
@@ -12,19 +12,14 @@ from routesparse.app.ui import design, plot
 from routesparse.engine.store import frames
 from routesparse.engine.store.queries import Heatmap
 
-NEITHER, BOTH, ONE, OTHER = range(4)
-_CLEAR = "#00000000"
-
 
 @dataclass(frozen=True)
-class Overlay:
-    """cells uint8 [rows, mask columns]: NEITHER, BOTH, ONE (the first alone) or OTHER; names and numbers of the
-    candidates."""
+class Mask:
+    """What a candidate reads: bool [rows, mask columns], and what no row may read, the keys after itself, as read."""
 
     cells: np.ndarray
-    one: str
-    other: str | None
-    candidates: tuple[int, int | None]
+    name: str
+    candidate: int
 
 
 def candidate_name(row: Any) -> str:
@@ -32,24 +27,12 @@ def candidate_name(row: Any) -> str:
     return f"{design.letter(row.pattern)} · {row.budget}"
 
 
-def overlay(
-    heatmap: Heatmap, candidates: pd.DataFrame, block: int, one: int, other: int | None
-) -> Overlay | None:
-    """What candidate ``one`` reads, against ``other`` where given; None where the run recorded no masks.
-
-    block: tokens in a KV block.
-    """
-    if heatmap.levels is None:
-        return None
-    first = reads(heatmap, candidates, one)
-    second = first if other is None else reads(heatmap, candidates, other)
-    cells = np.full(first.shape, NEITHER, np.uint8)
-    cells[first & second], cells[first & ~second], cells[~first & second] = BOTH, ONE, OTHER
-    # No row may read keys after itself: those cells stay clear.
-    starts = (heatmap.first_block + np.arange(first.shape[1]) * heatmap.mask_pool) * block
-    cells[starts > heatmap.positions[:, None]] = BOTH
+def mask(heatmap: Heatmap, candidates: pd.DataFrame, block: int, candidate: int) -> Mask:
+    """Of a heatmap with levels; block: tokens in a KV block."""
+    cells = reads(heatmap, candidates, candidate)
+    starts = (heatmap.first_block + np.arange(cells.shape[1]) * heatmap.mask_pool) * block
     names = {row.candidate: candidate_name(row) for row in frames.rows(candidates)}
-    return Overlay(cells, names[one], None if other is None else names[other], (one, other))
+    return Mask(cells | (starts > heatmap.positions[:, None]), names[candidate], candidate)
 
 
 def reads(heatmap: Heatmap, candidates: pd.DataFrame, candidate: int) -> np.ndarray:
@@ -73,41 +56,22 @@ def cells_read(heatmap: Heatmap, kept: np.ndarray) -> np.ndarray:
     return wide
 
 
-def lost_cover(shown: Overlay, heatmap: Heatmap, theme: design.Theme, block: int) -> plot.Mark:
-    """Over one candidate's reads: clear where read, from grey to orange the attention that is not."""
+def lost_cover(shown: Mask, heatmap: Heatmap, theme: design.Theme, block: int) -> plot.Mark:
+    """Clear where the candidate reads, from grey to orange the attention that it does not."""
     peak = float(heatmap.mass.max(initial=0)) or 1.0
     # Square roots, as in the picture below.
     lost = np.clip(np.sqrt(np.clip(heatmap.mass, 0, None) / peak) * 255, 1, 255)
-    painted = np.where(cells_read(heatmap, shown.cells != NEITHER), 0, lost)
+    painted = np.where(cells_read(heatmap, shown.cells), 0, lost)
     tints = [design.blend(theme.null, theme.warn, i / 254) for i in range(255)]
-    box = _box(painted, heatmap, heatmap.block_pool * block, block)
-    return plot.cover(painted, box, [_CLEAR, *tints], ["", f"not read: {shown.one}"])
+    start, (rows, columns) = heatmap.first_block * block, painted.shape
+    box = (start, start + columns * heatmap.block_pool * block, -0.5, rows - 0.5)
+    return plot.cover(painted, box, ["#00000000", *tints], ["", f"not read: {shown.name}"])
 
 
-def tint_cover(shown: Overlay, heatmap: Heatmap, theme: design.Theme, block: int) -> plot.Mark:
-    """Over two candidates' reads: clear where both read, grey where neither, tinted where only one does."""
-    tints = [f"{color}80" for color in theme.hues[:2]]
-    box = _box(shown.cells, heatmap, heatmap.mask_pool * block, block)
-    names = ["read by neither", "", f"only {shown.one}", f"only {shown.other}"]
-    return plot.cover(shown.cells, box, [f"{theme.null}cc", _CLEAR, *tints], names)
-
-
-def _box(cells: np.ndarray, heatmap: Heatmap, step: int, block: int) -> tuple[float, float, float, float]:
-    """Where cells of ``step`` tokens lie on the probe's axes."""
-    start, (rows, columns) = heatmap.first_block * block, cells.shape
-    return start, start + columns * step, -0.5, rows - 0.5
-
-
-def legend_items(shown: Overlay, heatmap: Heatmap, theme: design.Theme) -> list[tuple[str, str]]:
-    """(colour, words) of what the overlay means."""
+def legend_items(shown: Mask, heatmap: Heatmap, theme: design.Theme) -> list[tuple[str, str]]:
+    """(colour, words) of what the cover means."""
     cell = "a cell" if heatmap.mask_pool == 1 else f"a cell of {heatmap.mask_pool} key blocks"
-    if shown.other is None:
-        return [
-            (theme.null, f"grey: {shown.one} reads no key of {cell}"),
-            (theme.warn, "orange: nor does it read this attention, which is lost"),
-        ]
     return [
-        (theme.hues[0], f"only {shown.one}"),
-        (theme.hues[1], f"only {shown.other}"),
-        (theme.null, f"grey: neither reads a key of {cell}"),
+        (theme.null, f"grey: {shown.name} reads no key of {cell}"),
+        (theme.warn, "orange: nor does it read this attention, which is lost"),
     ]

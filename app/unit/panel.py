@@ -9,7 +9,7 @@ from html import escape
 
 import pandas as pd
 
-from routesparse.app.ui import design, facts, glossary, numbers, reason_words, tables
+from routesparse.app.ui import design, elements, glossary, numbers, reason_words, tables
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import frames
 
@@ -30,7 +30,7 @@ def facts_html(choice: pd.Series, run: RunRow) -> str:
     sparse = choice["pattern"] != "dense"
     threshold = gate_threshold(choice, run)
     own = " of this head" if run.tau_layer is not None else ""
-    return facts.lines_html(
+    return elements.lines_html(
         [
             ("budget", str(choice["budget"]) if sparse else "all keys"),
             *([] if numbers.is_missing(run.price) else [("price", f"{run.price:g}", "price")]),
@@ -71,7 +71,7 @@ def audit_html(choice: pd.Series, run: RunRow) -> str:
         return (
             '<div class="rs-sub">Not audited. Run the prompt again with audit “rows” to measure this.</div>'
         )
-    return facts.lines_html(
+    return elements.lines_html(
         [
             ("mass of the worst audited row", numbers.mass(choice["audited_min_mass"])),
             ("output error, relative", numbers.mass(choice["audited_error"], 4), "error"),
@@ -95,26 +95,28 @@ def audit_html(choice: pd.Series, run: RunRow) -> str:
 def candidates_html(candidates: pd.DataFrame) -> str:
     """The candidate table; the chosen row is marked, the rest say why not."""
     heading = glossary.heading
-    head = (
-        f'<th class="l">candidate</th><th class="l">outcome</th>{heading("kept", "density")}'
-        f"{heading('retained mass', 'retained_mass')}{heading('g', 'gate_statistic')}"
-        f"{heading('certified', 'certificate')}{heading('u', 'disagreement')}"
-        f"{heading('risk', 'risk')}{heading('predicted µs', 'kernel')}"
-        + heading("g\u00a0≥\u00a0λ", "gate_threshold")
-    )
-    body = []
+    heads = [
+        *("candidate", "outcome", heading("kept", "density"), heading("retained mass", "retained_mass")),
+        *(heading("g", "gate_statistic"), heading("certified", "certificate"), heading("u", "disagreement")),
+        *(heading("risk", "risk"), heading("predicted µs", "kernel")),
+        heading("g\u00a0≥\u00a0λ", "gate_threshold"),
+    ]
+    lines = []
     for row in frames.rows(candidates):
         tested = row.pattern != "dense" and not numbers.is_missing(row.lower_mass)
-        body.append(
-            f'<tr class="{"pick" if row.chosen else ""}">'
-            f'<td class="l">{escape(f"{design.letter(row.pattern)} · {row.budget}")}</td>'
-            f'<td class="l w{"" if row.chosen else " no"}">{escape(reason_words.shown(row.reason))}</td>'
-            f"<td>{numbers.share(row.density)}</td><td>{numbers.mass(row.mass)}</td>"
-            f"<td>{numbers.mass(row.gate_statistic)}</td><td>{numbers.bound(row.lower_mass) if tested else '–'}</td>"
-            f"<td>{numbers.mass(row.disagreement)}</td><td>{numbers.mass(row.risk)}</td>"
-            f"<td>{numbers.whole_micros(row.kernel_us)}</td><td>{'yes' if row.admissible else 'no'}</td></tr>"
+        lines.append(
+            (
+                f'<td class="l">{escape(f"{design.letter(row.pattern)} · {row.budget}")}</td>',
+                f'<td class="l w{"" if row.chosen else " no"}">{escape(reason_words.shown(row.reason))}</td>',
+                numbers.share(row.density),
+                *map(numbers.mass, (row.mass, row.gate_statistic)),
+                numbers.bound(row.lower_mass) if tested else "–",
+                *map(numbers.mass, (row.disagreement, row.risk)),
+                numbers.whole_micros(row.kernel_us),
+                "yes" if row.admissible else "no",
+            )
         )
-    return tables.framed(f"<tr>{head}</tr>{''.join(body)}")
+    return tables.table(heads, lines, (0, 1), [i for i, chosen in enumerate(candidates["chosen"]) if chosen])
 
 
 def _nats(value: float) -> str:

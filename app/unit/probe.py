@@ -12,7 +12,7 @@ import pandas as pd
 
 from routesparse.app.ui import design, numbers, plot
 from routesparse.app.unit import masks
-from routesparse.app.unit.masks import Overlay
+from routesparse.app.unit.masks import Mask
 from routesparse.engine.store.queries import Heatmap
 from routesparse.engine.store.thumbnail import KINDS
 
@@ -34,7 +34,7 @@ def figure(
     theme: design.Theme,
     block_tokens: int,
     height: int,
-    mask: Overlay | None = None,
+    mask: Mask | None = None,
     position: int | None = None,
 ) -> dict[str, Any]:
     """Colour is the square root of the mass, so that faint blocks show; a strip marks the rows' kinds.
@@ -51,8 +51,7 @@ def figure(
     box = (start, end, -0.5, rows - 0.5)
     marks = [plot.cells(heatmap.mass, box, colors, hover, _labels(heatmap))]
     if mask is not None:
-        paint = masks.lost_cover if mask.other is None else masks.tint_cover
-        marks.append(paint(mask, heatmap, theme, block_tokens))
+        marks.append(masks.lost_cover(mask, heatmap, theme, block_tokens))
     width = (end - start) * 0.012
     size = max(2, min(4, (height - 46) // rows))
     for bit, color in enumerate(_kind_colors(theme)):
@@ -72,14 +71,7 @@ def figure(
     return plot.chart(x_axis, y_axis, marks, height, theme, top=4)
 
 
-def scale_html(theme: design.Theme, most: str) -> str:
-    """HTML: the colours from no mass to ``most``."""
-    stops = ", ".join(mass_color(theme, share) for share in (0, 0.12, 0.3, 0.5, 0.75, 1))
-    bar = f'<i style="width:70px;margin:0 6px;background:linear-gradient(90deg,{stops})"></i>'
-    return f"<span>0 {bar} {most}</span>"
-
-
-def legend(heatmap: Heatmap, theme: design.Theme, mask: Overlay | None = None, is_part: bool = False) -> str:
+def legend(heatmap: Heatmap, theme: design.Theme, mask: Mask | None = None, is_part: bool = False) -> str:
     """HTML: which strip is which kind of row, how much was pooled, and what the overlay means."""
     kinds = [
         (color, name)
@@ -94,9 +86,10 @@ def legend(heatmap: Heatmap, theme: design.Theme, mask: Overlay | None = None, i
     blocks = numbers.several(heatmap.block_pool, "key block")
     rows = "one row" if heatmap.row_pool == 1 else f"{heatmap.row_pool} rows"
     most = numbers.mass(float(heatmap.mass.max(initial=0)))
-    scale = scale_html(
-        theme, f"{most}, the largest mass {'of this part: colours rescaled to it' if is_part else 'here'}"
-    )
+    stops = ", ".join(mass_color(theme, share) for share in (0, 0.12, 0.3, 0.5, 0.75, 1))
+    bar = f'<i style="width:70px;margin:0 6px;background:linear-gradient(90deg,{stops})"></i>'
+    whose = "of this part: colours rescaled to it" if is_part else "here"
+    scale = f"<span>0 {bar} {most}, the largest mass {whose}</span>"
     return f'<div class="rs-legend">{marks}<span>a cell: max over {rows} × {blocks}</span>{scale}</div>'
 
 

@@ -1,4 +1,4 @@
-"""One row of one unit in words: the text at its token, and the passages whose attention it lost, ranked.
+"""One row of one unit, in words and as a card: the text at its token, and the passages whose attention it lost.
 
 An audited worst row is exact. Any recorded row of the probe is known from the probe's picture and the chosen plan's
 mask, whose cells may be several KV blocks. The prompt's text is shown escaped, never as markup.
@@ -6,15 +6,18 @@ mask, whose cells may be several KV blocks. The prompt's text is shown escaped, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 
 import numpy as np
 import pandas as pd
+import streamlit as st
 
-from routesparse.app.ui import numbers
-from routesparse.app.ui.plain_text import visible
+from routesparse.app.shell import navigate, view
+from routesparse.app.ui import elements, exports, numbers
 from routesparse.app.unit import masks
+from routesparse.engine.export.plain_text import visible
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries, word_queries
 from routesparse.engine.store.owner_view import OwnerView
@@ -120,3 +123,63 @@ def passage_name(run: RunRow, block: int, blocks: int) -> str:
     """The tokens of some KV blocks: "tokens 640–703"."""
     first = block * run.block_k
     return f"tokens {numbers.tokens(first, min(blocks * run.block_k, run.tokens - first))}"
+
+
+def wanted(run: RunRow) -> int | None:
+    """The token of the row that the address names."""
+    return view.number("row", run.tokens)
+
+
+def card(
+    store: OwnerView,
+    run: RunRow,
+    unit: queries.Unit,
+    loss: RowLoss | None,
+    words: Words | None,
+    on_show: Callable[[int, int], None] | None = None,
+) -> None:
+    """Draw it. on_show: what a passage's button does, with its first KV block and how many; None: they are words only,
+    and a link leads to the page Text."""
+    position = wanted(run)
+    with elements.card("row"):
+        if loss is None:
+            st.html(
+                f'<div class="rs-h">Row at token {position:,}</div><div class="rs-sub">Neither the probe nor the audit '
+                f"recorded this row of layer {unit.layer}, head {unit.head}. Click a row of the probe’s picture on the "
+                "map, or one of the worst audited rows.</div>"
+            )
+            return
+        st.html(
+            f'<div class="rs-h">Row of layer {unit.layer}, head {unit.head}: {headline(loss)}</div>'
+            + context_html(words, loss.position, run.block_k)
+        )
+        if not loss.passages:
+            elements.sub("It reads everything that it attends to: nothing recorded was lost.")
+        else:
+            least = "" if loss.exact or loss.passages[0][1] == 1 else ", each at least"
+            elements.sub(f"It lost most of its attention on{least}:")
+        for rank, (block, blocks, share) in enumerate(loss.passages, start=1):
+            name = f"{rank}. {passage_name(run, block, blocks)}: {numbers.share(share, 2)}"
+            with st.container(key=f"goto-passage-{rank}"):
+                if on_show is None:
+                    elements.note(name)
+                else:
+                    st.button(
+                        name, key=f"passage-{rank}", type="tertiary", on_click=on_show, args=(block, blocks)
+                    )
+                st.html(passage_html(words, block, blocks))
+        if words is None:
+            elements.sub(NO_TEXT)
+        place = view.address_of(store, unit)
+        if on_show is None:
+            navigate.link("Show in the text", "text", **place, row=loss.position)
+        else:
+            navigate.link("Show in the probe’s picture", "map", **place, row=loss.position)
+        rows = pd.DataFrame(loss.passages, columns=["key_block", "blocks", "lost_mass"])
+        exports.chart_foot(
+            f"row-{queries.label(run.run_id)}-layer-{unit.layer}-head-{unit.head}-token-{loss.position}",
+            f"n = {len(rows)} passages of {run.block_k if rows.empty else int(rows['blocks'].max()) * run.block_k} "
+            f"tokens · share of the row’s attention · source: {describe(loss)}",
+            rows,
+            "row",
+        )

@@ -69,8 +69,8 @@ def show(key: str, picture: dict[str, Any], shown: Heatmap, block_tokens: int) -
         picture,
         key,
         f"Probe, {shown.mass.shape[0]} rows by {shown.mass.shape[1]} columns of key blocks",
-        on_row=lambda row: _take_row(row, shown),
-        on_window=lambda ranges: _take(ranges, shown, block_tokens),
+        on_row=lambda row: take_row(row, shown),
+        on_window=lambda ranges: take(ranges, shown, block_tokens),
     )
 
 
@@ -101,13 +101,13 @@ def _is_box(ranges: object) -> bool:
     )
 
 
-def _take_row(row: object, shown: Heatmap) -> None:
+def take_row(row: object, shown: Heatmap) -> None:
     """The clicked row becomes part of the address, by its token."""
     if isinstance(row, int | float) and 0 <= row < len(shown.positions) and shown.row_pool == 1:
         view.write(row=int(shown.positions[int(row)]))
 
 
-def _take(ranges: list[float] | None, shown: Heatmap, block_tokens: int) -> None:
+def take(ranges: list[float] | None, shown: Heatmap, block_tokens: int) -> None:
     if ranges is None:
         return
     if not ranges:

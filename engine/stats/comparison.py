@@ -8,7 +8,6 @@ not over prompts, of which there is one on each side. The entropy of a head's ch
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -48,20 +47,6 @@ def pair(baseline: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     return both.assign(changed=(both["pattern_a"] != both["pattern_b"]) | amount)
 
 
-def transitions(pairs: pd.DataFrame, patterns: Sequence[str]) -> pd.DataFrame:
-    """Counts [baseline's pattern, other's pattern] over paired units, in the order of ``patterns``.
-
-    Errors: ValueError where a unit has another pattern: it would not be counted.
-    """
-    missing = ({*pairs["pattern_a"], *pairs["pattern_b"]}) - set(patterns)
-    if missing:
-        raise ValueError(
-            f"units chose {', '.join(sorted(missing))}, not among {', '.join(patterns)}; name them all"
-        )
-    table = pd.crosstab(pairs["pattern_a"], pairs["pattern_b"])
-    return table.reindex(index=list(patterns), columns=list(patterns), fill_value=0)
-
-
 def differences(baseline: pd.DataFrame, other: pd.DataFrame, paired: bool) -> pd.DataFrame:
     """other - baseline of every metric that both sides have measured somewhere, a row each: ``metric``, the means
     ``baseline`` and ``other`` over units, their ``difference``, its 95 % interval over layers ``low`` and ``high`` (NaN
@@ -89,30 +74,6 @@ def differences(baseline: pd.DataFrame, other: pd.DataFrame, paired: bool) -> pd
         rows.append((metric, *means, means[1] - means[0], low, high, min(len(one), len(two)), paired))
     columns = ["metric", "baseline", "other", "difference", "low", "high", "units", "paired"]
     return pd.DataFrame(rows, columns=columns)
-
-
-def choice_entropy(counts: pd.DataFrame) -> pd.DataFrame:
-    """Per (layer, head) the entropy in bits of its pattern over domains, each domain with equal weight.
-
-    counts: rows of compare_queries.patterns_by_domain. 0: the same pattern everywhere. ``domains`` is how many domains
-    hold the head, ``usual`` its most frequent pattern.
-    """
-    head, kind = ["layer", "head"], ["layer", "head", "pattern"]
-    share = counts["units"] / counts.groupby(["domain", *head])["units"].transform("sum")
-    domains = counts.groupby(head)["domain"].nunique()
-    mixed = counts.assign(share=share).groupby(kind, as_index=False)["share"].sum()
-    mixed["share"] /= mixed.set_index(head).index.map(domains)
-    mixed["bits"] = -mixed["share"] * np.log2(mixed["share"])
-    usual = mixed.loc[mixed.groupby(head)["share"].idxmax()].set_index(head)
-    found = pd.DataFrame(
-        {
-            "bits": mixed.groupby(head)["bits"].sum().clip(lower=0.0) + 0.0,  # no "-0.0"
-            "domains": domains,
-            "usual": usual["pattern"],
-            "usual_share": usual["share"],
-        }
-    )
-    return found.reset_index()
 
 
 def settings(run: RunRow) -> dict[str, Any]:

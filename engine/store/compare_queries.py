@@ -36,31 +36,6 @@ def choices_of_runs(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
     )
 
 
-def candidates_of_run(store: OwnerView, run_id: str) -> pd.DataFrame:
-    """Every candidate of every unit of one run, sorted by unit and candidate: what a replay of the router reads."""
-    return store.frame(
-        f"""
-        SELECT s.batch_index, s.layer, s.head, s.segment, s.candidate, s.pattern, s.budget, s.density, s.mass,
-               s.recent_mass, s.disagreement, s.predicted_error, s.kernel_us, s.chosen
-        FROM {_CHOSEN} JOIN candidate_score s USING (run_key)
-        ORDER BY s.batch_index, s.layer, s.head, s.segment, s.candidate
-        """,
-        [[run_id]],
-    )
-
-
-def patterns_by_domain(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
-    """Per domain, layer, head and pattern the number of units that took it; runs without a domain are left out."""
-    return store.frame(
-        f"""
-        SELECT r.domain, c.layer, c.head, c.pattern, count(*) AS units
-        FROM {_CHOSEN} JOIN head_choice c USING (run_key) WHERE r.domain IS NOT NULL
-        GROUP BY ALL ORDER BY r.domain, c.layer, c.head, c.pattern
-        """,
-        [list(run_ids)],
-    )
-
-
 def over_segments(store: OwnerView, unit: queries.Unit) -> pd.DataFrame:
     """The decision of this layer and head in every segment of its prompt, in order."""
     return store.frame(

@@ -7,9 +7,11 @@ import importlib.util
 import shutil
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import streamlit as st
 from streamlit import auth_util
@@ -18,17 +20,23 @@ from streamlit.runtime.secrets import Secrets
 from streamlit.testing.v1 import AppTest, local_script_runner
 
 from routesparse.app.shell import identity
-from routesparse.engine.calibration.artifact import Bucket, Calibration, CostModel, stamp_of
-from routesparse.engine.calibration.drift import fit_reference
+from routesparse.engine.calibration.artifact import Calibration, load_calibration, stamp_of
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.method.families import library_hash
-from routesparse.engine.method.predictor import ErrorPredictor
 from routesparse.engine.store import bundle, spool
 from routesparse.engine.store.duckdb_store import Store
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FACTORY = REPOSITORY / "tests" / "engine" / "store" / "factory.py"
+
+
+def _told(page: AppTest) -> str:
+    assert not page.exception
+    return " ".join(str(element.proto.body) for element in page.get("html"))
+
+
+AppTest.told = property(_told, doc="All HTML that a page, which must not have failed, shows.")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -75,10 +83,32 @@ def record(factory):
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch):
+def data(monkeypatch):
+    """data(folder): what ships with RouteSparse is what lies in this folder."""
+    return lambda folder: monkeypatch.setattr("routesparse.engine.paths.DATA", folder)
+
+
+@pytest.fixture
+def failing():
+    """``with failing(owner, name, error)``: what the owner has under this name raises the error."""
+
+    @contextmanager
+    def fail(owner: object, name: str, error: Exception) -> Iterator[None]:
+        def raises(*_: object, **__: object) -> None:
+            raise type(error)(*error.args)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(owner, name, raises)
+            yield
+
+    return fail
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch, data):
     """A ROUTESPARSE_HOME of its own, without the bundled samples; the store is closed afterwards."""
     monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("routesparse.engine.paths.DATA", tmp_path / "no-samples")
+    data(tmp_path / "no-samples")
     (tmp_path / "home").mkdir()
     yield tmp_path / "home"
     st.cache_resource.clear()
@@ -193,109 +223,49 @@ def went(monkeypatch):
 
 
 @pytest.fixture
-def demo_home(home, monkeypatch, tmp_path):
+def demo_home(home, data, tmp_path):
     """A home whose data folder has the bundled model and sample prompts, but no sample runs."""
-    data = tmp_path / "data"
-    (data / "samples").mkdir(parents=True)
-    (data / "models").symlink_to(REPOSITORY / "data" / "models")
-    (data / "samples" / "prompts").symlink_to(REPOSITORY / "data" / "samples" / "prompts")
-    monkeypatch.setattr("routesparse.engine.paths.DATA", data)
+    shipped = tmp_path / "data"
+    (shipped / "samples").mkdir(parents=True)
+    (shipped / "models").symlink_to(REPOSITORY / "data" / "models")
+    (shipped / "samples" / "prompts").symlink_to(REPOSITORY / "data" / "samples" / "prompts")
+    data(shipped)
     return home
 
 
 @pytest.fixture
 def make_calibration():
-    """make_calibration(name, gate, delta, revision): an artifact with all its parts, as ``calibrate`` writes one."""
+    """make_calibration(name, gate, delta, revision): the bundled one of prose, but for these, with 40 windows of one
+    length a fold."""
+    bundled = load_calibration(str(REPOSITORY / "data" / "calibrations" / "prose.json"))
 
-    def make(name: str, gate: float, delta: float, revision: str = "b2adaaece53d832c") -> Calibration:
-        random = np.random.default_rng(int(1e6 * delta))
-        residuals = random.normal(0, delta / 2, 4_000)
-        share, edges = np.histogram(residuals, 24)
-        folds = {
-            fold: {
-                "prompts": 40,
-                "documents": [
-                    {"name": f"{name} {fold}{i}", "sha256": f"{name}{fold}{i}", "prompts": 20}
-                    for i in range(2)
-                ],
-            }
-            for fold in ("A", "B")
-        }
-        tokens = random.integers(4_096, 8_192, 80)
-        values = np.stack([random.normal(3, 0.2, 80), random.normal(0.4, 0.05, 80)], 1)
-        documents = [
-            document["name"] for fold in folds.values() for document in fold["documents"] for _ in range(20)
-        ]
-        curve = {"x": [0.1, 0.5, 0.9], "e": [0.05, 0.06, 0.09]}
-        falling = {"x": [0.1, 0.5, 0.9], "e": [0.2, 0.1, 0.02]}
-        return Calibration(
+    def make(name: str, gate: float, delta: float, revision: str = bundled.model_revision) -> Calibration:
+        folds, windows = {}, []
+        for fold in ("A", "B"):
+            texts = [
+                {"name": f"{name} {fold}{i}", "sha256": f"{name}{fold}{i}", "prompts": 20} for i in range(2)
+            ]
+            folds[fold] = {"prompts": 40, "documents": texts}
+            windows += [
+                {**window, "fold": fold, "domain": name, "document": texts[i // 20]["name"], "q95": delta}
+                for i, window in enumerate(bundled.prompts[:40])
+            ]
+        deltas = {"0.9": delta / 2, "0.95": delta, "0.99": None}
+        size = {"min_tokens": 4_096, "max_tokens": 8_192, "prompts": 40, "documents": 2, "units": 4_000}
+        return replace(
+            bundled,
             name=name,
             domain=name,
+            parts=(name,),
             gate_threshold=gate,
-            alpha=0.4,
-            model="demo",
             model_revision=revision,
             library_hash=library_hash(),
             stamp=stamp_of(RouterConfig(policy="certified", gate_threshold=gate)),
-            buckets=(
-                Bucket(
-                    4_096,
-                    8_192,
-                    40,
-                    {"0.9": delta / 2, "0.95": delta, "0.99": None},
-                    2,
-                    4_000,
-                    {"edges": edges.tolist(), "share": (share / len(residuals)).tolist()},
-                ),
-            ),
-            documents=tuple(d["sha256"] for fold in folds.values() for d in fold["documents"]),
-            seed=0,
+            buckets=(replace(bundled.buckets[0], deltas=deltas, **size),),
+            documents=tuple(one["sha256"] for fold in folds.values() for one in fold["documents"]),
             provenance={"created_at": "2026-11-20T20:53:00+00:00"},
-            cost_model=CostModel("cpu-2", "torch", 4.0, 0.04, 0.6),
             folds=folds,
-            prompts=tuple(
-                {
-                    "fold": "A" if i < 40 else "B",
-                    "domain": name,
-                    "document": documents[i],
-                    "sha256": f"{i:064d}",
-                    "tokens": int(tokens[i]),
-                    "units": 50,
-                    "mean": 0.0,
-                    "q95": float(random.normal(delta, delta / 6)),
-                    "max": 2 * delta,
-                    "density": 0.4,
-                }
-                for i in range(80)
-            ),
-            parts=(name,),
-            drift=fit_reference(
-                ("entropy 0", "local_band 0"),
-                values,
-                tokens.astype(float),
-                documents,
-                [name] * 80,
-                4_096,
-                8_192,
-            ),
-            predictor=ErrorPredictor(
-                0.05,
-                ((-1,),),
-                ((0.0,),),
-                ((0,),),
-                ((0,),),
-                ((0.0,),),
-                0,
-                {
-                    "candidates": 4_000,
-                    "prompts": 40,
-                    "held_out_prompts": 10,
-                    "r2": 0.61,
-                    "mean_absolute_error": 0.012,
-                    "mean_error": 0.05,
-                    "curves": {"gate_statistic": falling, "disagreement": curve, "entropy": curve},
-                },
-            ),
+            prompts=tuple(windows),
         )
 
     return make

@@ -46,9 +46,8 @@ def nonsense(waiting, record, factory, monkeypatch):
             wrong = {f.name: values[f.type] for f in schema if f.type in values and f.name not in KEPT}
             factory.rewrite(path, table, **wrong)
     # All are waited for, on a busy machine too.
-    for name, most in (("_FEW", 100), ("_FEW_PATIENCE_S", 300.0)):
-        monkeypatch.setattr(f"routesparse.app.shell.access.{name}", most)
     opened = access()
+    opened.FEW, opened.FEW_PATIENCE_S = 100, 300.0
     opened.look_into_spool()
     assert len(opened.store.run_ids()) == 2 + 3 * 11
 
@@ -151,10 +150,7 @@ def test_a_file_that_a_disk_damaged_costs_a_page_one_card(filled, open_page, fil
     access().look_into_spool()
     damaged = next((filled / "bundles").glob(f"*{GOOD}")) / file
     damaged.write_bytes(damaged.read_bytes()[:1000])
-    for name, card in (
-        ("routing_map", "Candidates of layer"),
-        ("text", "Text"),
-    ):
+    for name, card in (("routing_map", "Candidates of layer"), ("text", "Text")):
         page = open_page(name, run=GOOD, layer="1", head="1")
         html = " ".join(str(part.proto.body) for part in page.get("html"))
         assert not page.exception and "can't be drawn" not in html and card in html, (name, page.exception)

@@ -25,7 +25,7 @@ PAGES = ("runs", "new_run", *OF_A_RUN, "compare", "calibration", "terms")
 
 
 def digest(claims):
-    return identity._digest("sub", claims["iss"], claims["sub"])
+    return identity.digest("sub", claims["iss"], claims["sub"])
 
 
 def everything(page) -> str:
@@ -135,14 +135,14 @@ def test_samples_are_everybody_s(shared, open_page, factory, home):
     sample = factory.make_record(THIRD, name="sample.txt", layers=2, heads=2, segments=1, tokens=2048)
     bundle.write_bundle(sample, home / "samples")
     open_page("runs", BOB)
-    spool.ingest_samples(access()._store, home / "samples")
+    spool.ingest_samples(access().whole_store, home / "samples")
     for user, own in ((ANN, "anns-ledger.txt"), (BOB, "bobs.txt")):
         assert sorted(open_page("runs", user).dataframe[0].value["prompt"]) == [own, "sample.txt  · sample"]
 
 
 def test_pages_hold_nothing_but_their_owner_s_view():
     """The whole store and the whole queue are named in one place."""
-    whole = re.compile(r"\._store\b|duckdb_store|import JobQueue|\bJobQueue\(")
+    whole = re.compile(r"\.whole_store\b|duckdb_store|import JobQueue|\bJobQueue\(")
     found = {path.name for path in APP.rglob("*.py") if whole.search(path.read_text("utf-8"))}
     assert found == {"access.py", "jobs.py", "jobs_view.py"}, "the others name the type only"
     assert not any("JobQueue(" in path.read_text("utf-8") for path in APP.rglob("jobs*.py"))

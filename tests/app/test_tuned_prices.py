@@ -22,10 +22,6 @@ TEXT = "The harbour master writes a ledger of vessels. " * 40
 REVISION = "b2adaaece53d832c"
 
 
-def text_of(page) -> str:
-    return " ".join(str(element.proto.body) for element in page.get("html"))
-
-
 def make(name: str, price: float, **others) -> TunedPrice:
     tested = tuple(
         PriceResult(p, 0.004 * p, 0.009 * p, 0.02, 0.1, area, p <= price)
@@ -78,17 +74,12 @@ def test_what_each_target_chooses_and_saves_is_shown(filled, record, open_page, 
     prices(make("other-kl", 1.0, model_revision="another"), revision=record.run.model_revision)
     (paths.calibrations() / "tuned" / "broken.json").write_text(json.dumps({"kind": tuned.KIND}))
     page = open_page("calibration")
-    assert not page.exception
-    html = text_of(page)
+    html = page.told
     assert "What a quality target chooses" in html
     row = html.split("prose-kl</td>")[1].split("</tr>")[0]
     assert all(f"<td>{shown}</td>" in row for shown in ("1.4", "0.0056", "0.0126", "15.0 %", "50.0 %", "96"))
     assert "<td>0.0 %</td>" in html.split("code-kl</td>")[1].split("</tr>")[0]
     assert "broken" in html and "The others are shown" in html
-
-
-def test_without_one_the_page_says_how_to_make_it(filled, open_page):
-    assert "tune DOMAIN --prompts FOLDER" in text_of(open_page("calibration"))
 
 
 def test_a_quality_sets_the_price_of_a_new_run(demo_home, open_page, prices, queue, went):
@@ -100,7 +91,7 @@ def test_a_quality_sets_the_price_of_a_new_run(demo_home, open_page, prices, que
         "KL to dense at most 0.01 nats a token on prose (the 4 documents measured), in the mean over windows of up to "
         "16,384 tokens, each counted up to 0.04, with confidence 0.95"
     )
-    assert told in text_of(page)
+    assert told in page.told
     assert page.number_input(key="price").disabled
     page.button(key="submit").click().run()
     assert not page.exception
@@ -140,8 +131,7 @@ def test_running_again_keeps_the_price_of_a_target_that_is_gone(
     address = {"quality": quality} if price is None else {"quality": quality, "price": price}
     page = open_page("new_run", source="Paste", **address)
     page.text_area(key="pasted").set_value(TEXT).run()
-    assert not page.exception
-    assert ("Quality gone-kl is not here; none is taken instead." in text_of(page)) == (quality == "gone-kl")
+    assert ("Quality gone-kl is not here; none is taken instead." in page.told) == (quality == "gone-kl")
     page.button(key="submit").click().run()
     (job,) = queue.jobs()
     request = RunRequest.from_json(job.request_json)
@@ -152,9 +142,9 @@ def test_a_target_that_says_nothing_here_blocks_until_only_its_price_is_used(dem
     prices(make("old-kl", 1.0, library_hash="another"))
     page = open_page("new_run", source="Paste", quality="old-kl")
     page.text_area(key="pasted").set_value(TEXT).run()
-    assert "tuned with pattern library another" in text_of(page) and page.button(key="submit").disabled
+    assert "tuned with pattern library another" in page.told and page.button(key="submit").disabled
     varied = open_page("new_run", source="Paste", quality="old-kl", vary="time limit", limits="0.3, 0.5")
-    assert "tuned with pattern library another" in text_of(varied)
+    assert "tuned with pattern library another" in varied.told
     (button,) = [button for button in page.button if button.label == "Use price 1 without it"]
     button.click().run()
     assert not page.exception and not page.button(key="submit").disabled
@@ -165,12 +155,12 @@ def test_a_target_that_was_tuned_on_far_shorter_windows_says_so(demo_home, open_
     prices(make("short-kl", 1.0, tokens=50), make("long-kl", 1.0, tokens=65_536))
     page = open_page("new_run", source="Paste", quality="short-kl")
     page.text_area(key="pasted").set_value(TEXT).run()
-    assert "tuned on windows of up to 50 tokens, this prompt has" in text_of(page).replace("&#x27;", "'")
+    assert "tuned on windows of up to 50 tokens, this prompt has" in page.told.replace("&#x27;", "'")
     assert not page.button(key="submit").disabled
     # The worker's segments are as long where it has a GPU; a shorter one that was asked for is wrong on any.
     page = open_page("new_run", source="Paste", quality="long-kl")
     page.text_area(key="pasted").set_value(TEXT).run()
-    assert "tuned on windows" not in text_of(page) and not page.button(key="submit").disabled
+    assert "tuned on windows" not in page.told and not page.button(key="submit").disabled
 
 
 def test_a_target_of_longer_windows_takes_longer_segments_where_none_were_asked_for(
@@ -179,12 +169,12 @@ def test_a_target_of_longer_windows_takes_longer_segments_where_none_were_asked_
     prices(make("long-kl", 1.4, tokens=32_768))
     page = open_page("new_run", source="Paste", quality="long-kl")
     page.text_area(key="pasted").set_value(TEXT).run()
-    assert "in one segment" not in text_of(page) and not page.button(key="submit").disabled
+    assert "in one segment" not in page.told and not page.button(key="submit").disabled
     short = open_page("new_run", source="Paste", quality="long-kl", segment=16_384)
-    assert "tuned on windows of 32,768 tokens in one segment" in text_of(short)
+    assert "tuned on windows of 32,768 tokens in one segment" in short.told
     next(b for b in short.button if b.label == "Use segments of 32,768 tokens").click().run()
     assert short.number_input(key="segment").value == 32_768
-    assert "in one segment" not in text_of(short)
+    assert "in one segment" not in short.told
 
 
 def test_a_job_whose_target_changed_meanwhile_says_so(home, prices):

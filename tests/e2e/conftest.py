@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from routesparse.engine.store.bundle import write_bundle
+
 HERE = Path(__file__).resolve().parent
 
 
@@ -36,6 +38,26 @@ def serve():
 def factory():
     """The module that makes synthetic runs."""
     return _module("e2e_factory", HERE.parent / "engine" / "store" / "factory.py")
+
+
+@pytest.fixture(scope="session")
+def site(serve, tmp_path_factory):
+    """site(*records): the address of a dashboard that several files share, with these runs among others.
+
+    Runs are listed with others: find one by ``?q=``.
+    """
+    home, known = tmp_path_factory.mktemp("site"), set()
+
+    def of(*records):
+        for record in records:
+            run_id = (getattr(record, "run", None) or record.certificate).run_id
+            if run_id not in known:
+                write_bundle(record, home / "spool")
+                known.add(run_id)
+        return address
+
+    with serve.dashboard(home) as address:
+        yield of
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,16 @@
-"""Start the dashboard, and a worker beside it, on a free loopback port for browser tests and screenshots."""
+"""Start the dashboard, and a worker beside it, on a free loopback port for browser tests and pictures."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -137,12 +141,21 @@ def click_cell(page: Page, layer: int, head: int) -> None:
 
 def forget_samples(home: Path) -> None:
     """Delete the bundled sample runs before the first visit; deleted samples don't come back by themselves."""
+    if not (home / "routesparse.duckdb").exists():
+        shutil.copytree(_without_samples(), home, dirs_exist_ok=True)
+
+
+@functools.cache
+def _without_samples() -> Path:
+    """A home with nothing but the mark that its samples were deleted, made once: to take them in takes seconds."""
+    home = Path(tempfile.mkdtemp(prefix="routesparse-home-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
     store = Store(home / "routesparse.duckdb", bundles=home / "bundles", trash=home / "trash")
-    kept = store.run_ids()
     ingest_samples(store)
-    for run_id in store.run_ids() - kept:
+    for run_id in store.run_ids():
         store.delete_run(run_id)
     store.close()
+    return home
 
 
 def _healthy(address: str) -> bool:

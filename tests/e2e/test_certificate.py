@@ -1,79 +1,48 @@
-"""A user certifies a rule on a tiny model; the dashboard shows the verdict and the head that lost most. No GPU."""
+"""A certificate in a browser: from Runs to its verdict and the head that lost most; tables show every column."""
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-
-from routesparse.engine.store.bundle import read_certificate, write_bundle
-
-TINY = Path(__file__).resolve().parents[1] / "engine" / "tiny_model.py"
 
 pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """The home, and the certificate that the command line put into its spool."""
-    home = tmp_path_factory.mktemp("certified")
-    spec = importlib.util.spec_from_file_location("certified_tiny_model", TINY)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.save(home / "tiny")
-    (home / "ledger.txt").write_text("The harbour master counts vessels, pier by pier. " * 14)
-    command = [
-        sys.executable,
-        "-m",
-        "routesparse.engine.cli.main",
-        "certify",
-        "--json",
-        "--method",
-        "window=64",
-    ]
-    command += ["--prompt", str(home / "ledger.txt"), "--model", str(home / "tiny")]
-    environment = {**os.environ, "ROUTESPARSE_HOME": str(home), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    return home, read_certificate(Path(json.loads(done.stdout)["bundle"]))
+def record(factory):
+    return factory.make_certificate()
 
 
-def test_from_the_command_line_to_the_worst_head(serve, made, context, page):
-    home, record = made
+def test_from_the_list_to_the_worst_head(site, record, context, page):
     row = record.certificate
     worst = max(
         (claim for claim in record.claims if claim.scope == "head"), key=lambda claim: claim.mean_error
     )
-    with serve.dashboard(home) as address:
-        page.goto(f"{address}/runs")
-        table = page.locator(".st-key-card-certificates [data-testid=stDataFrame]")
-        table.wait_for()
-        page.get_by_text("n = 1 certificate ·").wait_for()
-        table.click(position={"x": 80, "y": 50})
-        page.wait_for_url(re.compile(r"/trust\?run="))
-        page.locator(".rs-title", has_text="Certificate of window=64").wait_for()
-        bar = page.locator(".rs-verdict.amber[role=status]")
-        bar.get_by_text("Differs from exact attention.").wait_for()
-        assert row.sentence[1:] in bar.inner_text()
-        first = page.locator(".st-key-card-certificate-worst tr").nth(1).locator("td")
-        assert first.nth(0).inner_text() == f"layer {worst.layer}, head {worst.head}"
-        assert first.nth(4).inner_text() == f"{worst.worst_position:,}", "its worst token"
-        page.locator(".st-key-certificate-map .rs-grid svg").wait_for()
-        page.get_by_text("Retained mass", exact=True).last.click()
-        page.wait_for_url(re.compile("metric=mass"))
-        page.get_by_text("mean retained mass of the plan").wait_for()
+    address = site(record)
+    page.goto(f"{address}/runs")
+    table = page.locator(".st-key-card-certificates [data-testid=stDataFrame]")
+    table.wait_for()
+    page.get_by_text("n = 1 certificate ·").wait_for()
+    table.click(position={"x": 80, "y": 50})
+    page.wait_for_url(re.compile(r"/trust\?run="))
+    page.locator(".rs-title", has_text="Certificate of window=256").wait_for()
+    bar = page.locator(".rs-verdict.amber[role=status]")
+    bar.get_by_text("Differs from exact attention.").wait_for()
+    assert row.sentence[1:] in bar.inner_text()
+    first = page.locator(".st-key-card-certificate-worst tr").nth(1).locator("td")
+    assert first.nth(0).inner_text() == f"layer {worst.layer}, head {worst.head}"
+    assert first.nth(4).inner_text() == f"{worst.worst_position:,}", "its worst token"
+    page.locator(".st-key-certificate-map .rs-grid svg").wait_for()
+    page.get_by_text("Retained mass", exact=True).last.click()
+    page.wait_for_url(re.compile("metric=mass"))
+    page.get_by_text("mean retained mass of the plan").wait_for()
 
-        page.goto(f"{address}/map?run={row.run_id[-8:]}")
-        page.get_by_text("This is a certificate of window=64; no routing was recorded").wait_for()
-        page.get_by_role("link", name="Open the certificate").click()
-        page.locator(".rs-title", has_text="Certificate of window=64").wait_for()
+    page.goto(f"{address}/map?run={row.run_id[-8:]}")
+    page.get_by_text("This is a certificate of window=256; no routing was recorded").wait_for()
+    page.get_by_role("link", name="Open the certificate").click()
+    page.locator(".rs-title", has_text="Certificate of window=256").wait_for()
     assert context.failures == []
     assert context.hosts() == {"127.0.0.1"}
 
@@ -81,7 +50,9 @@ def test_from_the_command_line_to_the_worst_head(serve, made, context, page):
 @pytest.fixture(scope="module")
 def wide(factory):
     """A certificate with the longest cells: two prompts of 128K tokens, a tolerance, long labels and tokens."""
-    made = factory.make_certificate(layers=32, heads=32, tokens=131_072, batch=2, tolerance=0.02)
+    made = factory.make_certificate(
+        "20261102-120000-11de11de", layers=32, heads=32, tokens=131_072, batch=2, tolerance=0.02
+    )
     claims = tuple(
         replace(
             claim,
@@ -99,16 +70,14 @@ def wide(factory):
     return replace(made, claims=claims, named=named)
 
 
-def test_every_column_of_a_certificates_tables_is_seen(serve, wide, page, tmp_path):
-    write_bundle(wide, tmp_path / "spool")
-    with serve.dashboard(tmp_path) as address:
-        page.goto(f"{address}/trust?run={wide.certificate.run_id[-8:]}&details=true")
-        page.get_by_text("What it does not say").wait_for()
-        tables = page.locator(".rs-table")
-        tables.nth(2).wait_for()
-        for width in (1024, 1120, 1280, 1440):
-            page.set_viewport_size({"width": width, "height": 900})
-            page.wait_for_timeout(500)
-            for table in tables.all():
-                room, seen = table.evaluate("e => [e.scrollWidth, e.clientWidth]")
-                assert room <= seen, (width, table.inner_text()[:60])
+def test_every_column_of_a_certificates_tables_is_seen(site, wide, page):
+    page.goto(f"{site(wide)}/trust?run={wide.certificate.run_id[-8:]}&details=true")
+    page.get_by_text("What it does not say").wait_for()
+    tables = page.locator(".rs-table")
+    tables.nth(2).wait_for()
+    for width in (1024, 1120, 1280, 1440):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_timeout(500)
+        for table in tables.all():
+            room, seen = table.evaluate("e => [e.scrollWidth, e.clientWidth]")
+            assert room <= seen, (width, table.inner_text()[:60])

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from routesparse.engine.rows import PromptRow
-from routesparse.engine.store import bundle
 from routesparse.engine.verdict import of_record
 
 pytestmark = pytest.mark.timeout(240)
@@ -21,18 +20,15 @@ WORDS = '<script>document.title=2</script><img src="http://127.0.0.1:9/y"></td><
 
 @pytest.fixture(scope="module")
 def record(factory):
-    made = factory.make_record(hardness=0.9)
+    made = factory.make_record("e4b07e4b07e4b07a", hardness=0.9)
     starts = np.linspace(0, len(WORDS), made.run.tokens + 1).astype("<i4")
     prompt = PromptRow(made.run.run_id, WORDS, starts[::64].tobytes(), starts.tobytes())
     return replace(made, run=replace(made.run, prompt_name=HOSTILE), prompt=prompt)
 
 
 @pytest.fixture(scope="module")
-def address(serve, record, tmp_path_factory):
-    home = tmp_path_factory.mktemp("home")
-    bundle.write_bundle(record, home / "spool")
-    with serve.dashboard(home) as running:
-        yield running
+def address(site, record):
+    return site(record)
 
 
 @pytest.fixture
@@ -74,14 +70,12 @@ def test_the_zip_holds_the_run_and_its_text_only_where_it_is_ticked(menu, record
     assert "prompt.parquet" in {Path(name).name for name in zipfile.ZipFile(file).namelist()}
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_report_opens_from_the_disk_without_a_network(browser, menu, record, tmp_path, scheme):
+def test_the_report_opens_from_the_disk_without_a_network(browser, menu, record, tmp_path):
     menu.get_by_text("Include the prompt’s text").click()
     settled(menu)
     file = saved(menu, "report", tmp_path)
-    elsewhere = browser.new_context(
-        offline=True, color_scheme=scheme, viewport={"width": 1024, "height": 800}
-    )
+    size = {"width": 1024, "height": 800}
+    elsewhere = browser.new_context(offline=True, color_scheme="light", viewport=size)
     seen, told = [], []
     elsewhere.on("request", lambda request: seen.append(request.url))
     elsewhere.on("weberror", lambda error: told.append(str(error.error)))
@@ -97,8 +91,10 @@ def test_the_report_opens_from_the_disk_without_a_network(browser, menu, record,
     assert "<script>document.title=2</script>" in words.replace("\n", "") and "\u202e" not in words
     assert report.locator("script, img, link, iframe").count() == 0
     # The styles are let through by the policy, and nothing is cut off at the side.
-    dark = report.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(27, 31, 35)"
-    assert dark == (scheme == "dark")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = report.evaluate(ground)
+    report.emulate_media(color_scheme="dark")
+    assert (light != "rgb(27, 31, 35)") and report.evaluate(ground) == "rgb(27, 31, 35)"
     assert report.evaluate("document.documentElement.scrollWidth") <= 1024
     assert (seen, told) == ([file.as_uri()], [])
     elsewhere.close()
@@ -116,12 +112,3 @@ def test_a_copied_link_opens_the_same_view(context, menu, address):
     other.get_by_text("Layer 3, head 4: why").wait_for()
     other.get_by_text("Segment 2 of 2").wait_for()
     assert other.get_by_role("radio", name="Certified").is_checked()
-
-
-def test_where_the_clipboard_is_refused_the_link_can_be_selected(menu):
-    menu.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error('refused')); }")
-    menu.get_by_role("button", name="Copy link").click()
-    field = menu.get_by_label("Link to this view")
-    field.wait_for()
-    assert field.input_value() == menu.url
-    assert menu.evaluate("getSelection().toString() || document.activeElement.value") == menu.url

@@ -66,7 +66,7 @@ def shared(serve, factory, issuer, tmp_path_factory):
             made = factory.make_record(
                 run_id, name=f"{name}s.txt", layers=2, heads=2, segments=1, tokens=2048
             )
-            owner = identity._digest("sub", issuer, name)
+            owner = identity.digest("sub", issuer, name)
             bundle.write_bundle(replace(made, run=replace(made.run, owner=owner)), home / "spool")
         secrets = home / "secrets.toml"
         secrets.write_text(

@@ -1,4 +1,4 @@
-"""The pictures of calibrations: residuals with delta_q, drift of stored runs, the error predictor's curves."""
+"""The pictures of calibrations: residuals by length with delta_q, and drift of stored runs."""
 
 from __future__ import annotations
 
@@ -9,63 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from routesparse.app.screens.calibration.wording import QUANTILES
 from routesparse.app.ui import design, numbers, plot
 from routesparse.engine.calibration.artifact import Calibration
 from routesparse.engine.calibration.drift import DriftReference
 
-_DASHES = dict(zip(QUANTILES, ("1.5 3", "6 4", ""), strict=True))
-_LABEL_ROOM = 0.42  # of the axis left of the largest δ, for the label on its right
 _DOT_SHARE = 0.75  # of a dot's colour over the panel: three times its contrast in both themes
-_FEATURES = {
-    "gate_statistic": "gate statistic g",
-    "disagreement": "disagreement u",
-    "entropy": "entropy, nats",
-}
-
-
-def residual_rows(calibrations: Sequence[Calibration]) -> pd.DataFrame:
-    """Histogram rows of every calibration, all its buckets together, weighted by their prompts; empty without any."""
-    rows = []
-    for one in calibrations:
-        buckets = [bucket for bucket in one.buckets if bucket.histogram and bucket.prompts]
-        total = sum(bucket.prompts for bucket in buckets)
-        for bucket in buckets:
-            edges = bucket.histogram["edges"]
-            for low, high, share in zip(edges[:-1], edges[1:], bucket.histogram["share"], strict=True):
-                rows.append((one.name, low, high, share * bucket.prompts / total))
-    frame = pd.DataFrame(rows, columns=["calibration", "low", "high", "share"])
-    return frame.groupby(["calibration", "low", "high"], sort=False, as_index=False)["share"].sum()
-
-
-def residuals(rows: pd.DataFrame, deltas: pd.DataFrame, theme: design.Theme) -> dict[str, Any]:
-    """One histogram above the other on the same axis, each with its own deltas."""
-    columns = [f"delta_{q}" for q in QUANTILES]
-    largest = deltas.groupby("calibration")[columns].agg(lambda found: found.astype(float).max())
-    low, high = _with_air([*rows["low"], *rows["high"], *largest.to_numpy().ravel()], 0.02)
-    rightmost = max((delta for delta in largest.to_numpy().ravel() if math.isfinite(delta)), default=high)
-    ends = low, max(high, rightmost + _LABEL_ROOM * (rightmost - low))
-    top = float(rows["share"].max()) * 1.25 or 1.0
-    charts = []
-    for name, part in rows.groupby("calibration", sort=False):
-        air = (part["high"] - part["low"]) * 0.02
-        at = np.column_stack([part["low"] + air, part["high"] - air, np.zeros(len(part)), part["share"]])
-        told = [
-            [name, f"{row.low:.4f}", f"{row.high:.4f}", numbers.share(row.share)] for row in part.itertuples()
-        ]
-        color = design.blend(theme.panel, theme.accent, 0.72)
-        marks, names = [plot.bars(at.tolist(), color, "{0}: g − g* from {1} to {2}\n{3}", told)], []
-        for i, (q, delta) in enumerate(zip(QUANTILES, largest.loc[name], strict=True)):
-            if not math.isfinite(delta):
-                continue
-            # The larger δ, the lower its line ends, so that a label right of its own line crosses no other.
-            height = top * (1 - 0.13 * i)
-            marks.append(plot.line([delta] * 2, [0, height], theme.warn, 1.4, _DASHES[q]))
-            names.append(plot.label(delta, height, f"q {q}: δ {delta:.4f}", theme.warn, dx=4, dy=9))
-        x = plot.linear("residual g − g*; positive: the probe overstated g", *ends)
-        y = plot.linear(f"{name}, share", 0, top, percent=True, most=3)
-        charts.append(plot.chart(x, y, [*marks, *names], 180, theme))
-    return plot.panels(charts, stacked=True)
 
 
 def prompt_rows(calibrations: Sequence[Calibration]) -> pd.DataFrame:
@@ -156,49 +104,6 @@ def drift(references: dict[str, DriftReference], runs: pd.DataFrame, theme: desi
     x = plot.linear("distance of the prompt’s descriptors (typical: 1)", *_with_air(seen, 0.04))
     y = plot.Axis("", rows, list(enumerate(references)), grid=False)
     return plot.chart(x, y, marks, 70 + 90 * len(references), theme, top=14)
-
-
-def curve_rows(calibrations: Sequence[Calibration]) -> pd.DataFrame:
-    """The predictor's curves: ``calibration``, ``feature``, ``x``, ``e``; empty where no predictor was fitted."""
-    rows = [
-        (one.name, feature, x, e)
-        for one in calibrations
-        if one.predictor is not None
-        for feature, curve in one.predictor.fit.get("curves", {}).items()
-        for x, e in zip(curve["x"], curve["e"], strict=True)
-    ]
-    return pd.DataFrame(rows, columns=["calibration", "feature", "x", "e"])
-
-
-def monotone(rows: pd.DataFrame) -> dict[tuple[str, str], bool]:
-    """Per calibration and feature whether the curve keeps its direction: down in g, up in u and entropy."""
-    found = {}
-    for (name, feature), part in rows.groupby(["calibration", "feature"], sort=False):
-        steps = np.diff(part.sort_values("x")["e"])
-        found[str(name), str(feature)] = bool(
-            (steps <= 1e-12).all() if feature == "gate_statistic" else (steps >= -1e-12).all()
-        )
-    return found
-
-
-def curves(rows: pd.DataFrame, theme: design.Theme) -> dict[str, Any]:
-    """e along each feature, the others at their medians; a line style per calibration."""
-    names = list(dict.fromkeys(rows["calibration"]))
-    top = float(rows["e"].max()) * 1.06 or 1.0
-    charts: list[dict[str, Any]] = []
-    for feature, curved in rows.groupby("feature", sort=False):
-        marks, said = [], _FEATURES.get(feature, feature)
-        for name, color, dash in zip(names, (theme.accent, theme.warn), ("", "7 5"), strict=False):
-            part = curved[curved["calibration"] == name].sort_values("x")
-            told = [[name, said, f"{row.x:.3f}", f"{row.e:.4f}"] for row in part.itertuples()]
-            marks.append(plot.line(*plot.steps(part["x"], part["e"]), color, 2, dash))
-            marks.append(
-                plot.points(part["x"], part["e"], color, "{0}\n{1} {2}: e = {3}", told, size=8, opacity=0)
-            )
-        x = plot.linear(said, *_with_air(curved["x"], 0.03), most=4)
-        y = plot.linear("" if charts else "predicted error e", 0, top, most=4)
-        charts.append(plot.chart(x, y, marks, 250, theme))
-    return plot.panels(charts)
 
 
 def _with_air(values: Iterable[float], share: float) -> tuple[float, float]:

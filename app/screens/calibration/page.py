@@ -8,12 +8,12 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.screens.calibration import figures, profile, wording
-from routesparse.app.shell import identity, navigate, switch, view
+from routesparse.app.shell import identity, switch
 from routesparse.app.shell.access import access
-from routesparse.app.ui import design, exports, glossary, numbers, plot, states, tables, tuned_prices
+from routesparse.app.ui import design, elements, exports, numbers, plot, states, tables, tuned_prices
 from routesparse.engine.calibration.artifact import Calibration, known, load_known
 from routesparse.engine.errors import CalibrationError
-from routesparse.engine.store import calibration_queries, queries
+from routesparse.engine.store import calibration_queries
 from routesparse.engine.store.owner_view import OwnerView
 
 SIDE_BY_SIDE = 2
@@ -29,13 +29,8 @@ def render() -> None:
         confidence = _confidence()
         _facts_cards(shown, confidence)
         _delta_card(shown, confidence)
-        left, right = st.columns(2, gap="small")
-        with left:
-            _residual_card(shown)
-        with right:
-            _drift_card(store, shown)
+        _drift_card(store, shown)
         _fold_card(shown)
-        _predictor_card(shown)
     tuned_prices.card(identity.owner())
     profile.cards(store)
 
@@ -57,24 +52,10 @@ def _chosen() -> list[Calibration]:
     wanted = [name for name in st.query_params.get("names", "").split(",") if name][:SIDE_BY_SIDE]
     wanted = list(dict.fromkeys(wanted)) or bundled[:SIDE_BY_SIDE]
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
-        st.session_state["names-choice"] = [name for name in wanted if name in bundled]
-        st.multiselect(
-            "One calibration, or two side by side",
-            bundled,
-            key="names-choice",
-            max_selections=SIDE_BY_SIDE,
-            width=420,
-            on_change=lambda: view.write(names=",".join(st.session_state["names-choice"])),
-        )
+        known_ones = [name for name in wanted if name in bundled]
+        label = "One calibration, or two side by side"
+        switch.many("names", label, bundled, known_ones, max_selections=SIDE_BY_SIDE, width=420)
         switch.field("q", "Confidence q", list(_CONFIDENCES), _confidence(), width=120)
-        last = st.session_state.get("run")
-        if last is not None and len(wanted) == SIDE_BY_SIDE:
-            navigate.link(
-                "Compare both on the last run",
-                "compare",
-                run=queries.short_id(access().store, last),
-                calibrations=",".join(wanted),
-            )
     loaded = []
     for name in wanted:
         try:
@@ -92,7 +73,7 @@ def _confidence() -> float:
 def _facts_cards(shown: list[Calibration], confidence: float) -> None:
     columns = st.columns(SIDE_BY_SIDE, gap="small")
     for place, one in enumerate(shown):
-        with columns[place], st.container(border=True, key=f"card-facts-{place}", gap="xsmall"):
+        with columns[place], elements.card(f"facts-{place}"):
             told = f'<div class="rs-sub">{escape(wording.sentence(one, confidence))}</div>'
             st.html(f'<div class="rs-h">{escape(one.name)}</div>{told}{wording.facts_html(one)}')
 
@@ -101,17 +82,14 @@ def _delta_card(shown: list[Calibration], confidence: float) -> None:
     rows = wording.delta_rows(shown)
     prompts = figures.prompt_rows(shown)
     drawable = len(prompts) > 0 and len(rows) > 0
-    with st.container(border=True, key="card-delta", gap="xsmall"):
-        st.html(
-            f'<div class="rs-h">δ, the amount subtracted from g, by length{glossary.mark("conformal")}</div>'
-        )
+    with elements.card("delta", "δ, the amount subtracted from g, by length", "conformal"):
         st.html(tables.of_rows(wording.delta_cells(rows)))
         if drawable:
             drawn = figures.by_length(prompts, rows, confidence, design.current_theme())
             plot.show(drawn, "by-length", "Residuals of fold B by length, with δ")
-            st.html(
-                f'<div class="rs-note">Dot: one window of fold B, at the 95th percentile of its residuals. Line: δ '
-                f"for that range of lengths at q = {confidence:g}.</div>"
+            elements.note(
+                "Dot: one window of fold B, at the 95th percentile of its residuals. Line: δ "
+                f"for that range of lengths at q = {confidence:g}."
             )
         exports.chart_foot(
             "delta",
@@ -123,44 +101,13 @@ def _delta_card(shown: list[Calibration], confidence: float) -> None:
         )
 
 
-def _residual_card(shown: list[Calibration]) -> None:
-    rows = figures.residual_rows(shown)
-    with st.container(border=True, key="card-residuals", gap="xsmall"):
-        st.html(
-            f'<div class="rs-h">Residuals: the probe’s g minus the true one{glossary.mark("residual")}</div>'
-        )
-        if rows.empty:
-            st.html('<div class="rs-sub">Not recorded in these calibrations.</div>')
-            return
-        deltas = wording.delta_rows(shown)
-        drawn = figures.residuals(rows, deltas, design.current_theme())
-        plot.show(drawn, "residuals", "Residuals, the probe’s g minus the true one")
-        for line in wording.infinite(deltas):
-            st.html(f'<div class="rs-note">{escape(line)}</div>')
-        windows = " and ".join(
-            f"{int(deltas.loc[deltas['calibration'] == one.name, 'windows'].sum())} of {one.name}"
-            for one in shown
-        )
-        exports.chart_foot(
-            "calibration-residuals",
-            f"n = {windows} windows of fold B, equal weight each · share of mass · δ: the largest finite one over "
-            "the lengths, dotted q = .9, dashed .95, solid .99 · source: the calibration files",
-            rows,
-            "residuals",
-            chart="residuals",
-        )
-
-
 def _drift_card(store: OwnerView, shown: list[Calibration]) -> None:
     runs = calibration_queries.drift(store, [one.name for one in shown])
     references = {one.name: one.drift for one in shown if one.drift is not None}
     assessed = runs.dropna(subset=["drift_distance"])
-    with st.container(border=True, key="card-drift", gap="xsmall"):
-        st.html(
-            f'<div class="rs-h">Do stored runs look like the calibration’s prompts?{glossary.mark("drift")}</div>'
-        )
+    with elements.card("drift", "Do stored runs look like the calibration’s prompts?", "drift"):
         if not references:
-            st.html('<div class="rs-sub">Not recorded in these calibrations: drift can’t be assessed.</div>')
+            elements.sub("Not recorded in these calibrations: drift can’t be assessed.")
             return
         drawn = figures.drift(references, assessed, design.current_theme())
         plot.show(drawn, "drift", "Drift distances of calibration windows and stored runs")
@@ -198,46 +145,19 @@ def _alarms(runs: pd.DataFrame, assessed: pd.DataFrame) -> str:
 
 def _fold_card(shown: list[Calibration]) -> None:
     rows = wording.fold_rows(shown)
-    with st.container(border=True, key="card-folds", gap="xsmall"):
-        st.html(f'<div class="rs-h">Documents of both folds{glossary.mark("folds")}</div>')
+    with elements.card("folds", "Documents of both folds", "folds"):
         if rows.empty:
-            st.html('<div class="rs-sub">Not recorded in these calibrations.</div>')
+            elements.sub("Not recorded in these calibrations.")
             return
         if leaked := wording.overlap(shown):
             states.field_error(f"In both folds, so δ is too small: {leaked}. Calibrate again.")
         else:
-            st.html('<div class="rs-sub">No document is in both folds: fitting saw none that δ is of.</div>')
-        st.html(tables.of_rows(wording.fold_cells(rows), left=3))
+            elements.sub("No document is in both folds: fitting saw none that δ is of.")
+        st.html(tables.of_rows(wording.fold_cells(rows), left=(0, 1, 2)))
         exports.chart_foot(
             "folds",
             f"n = {len(rows)} documents · windows of one document resemble each other, so documents are split, never "
             "windows · source: the calibration files",
             rows,
             "folds",
-        )
-
-
-def _predictor_card(shown: list[Calibration]) -> None:
-    rows = figures.curve_rows(shown)
-    with st.container(border=True, key="card-predictor", gap="xsmall"):
-        st.html(f'<div class="rs-h">Error predictor e{glossary.mark("predictor")}</div>')
-        fitted = [one for one in shown if one.predictor is not None]
-        if not fitted:
-            st.html('<div class="rs-sub">None was fitted: the risk leaves e out (β = 0).</div>')
-            return
-        broken = [f"{name} in {feature}" for (name, feature), ok in figures.monotone(rows).items() if not ok]
-        if broken:
-            states.field_error(f"Not monotone: {', '.join(broken)}. Calibrate again.")
-        if len(rows):
-            drawn = figures.curves(rows, design.current_theme())
-            plot.show(drawn, "curves", "Predicted error along each feature")
-        fits = "; ".join(map(wording.fit, fitted))
-        exports.chart_foot(
-            "predictor",
-            f"{fits} · e along one feature, the others at their medians; solid the first calibration, dashed the "
-            f"second {'' if broken else '· monotone: down in g, up in u and entropy '}· it enters the risk, never a "
-            "certificate",
-            rows,
-            "predictor",
-            chart="curves" if len(rows) else None,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,8 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.shell import switch
-from routesparse.app.ui import design, exports, glossary, numbers, plot, states
-from routesparse.app.ui.error_words import wrong
+from routesparse.app.ui import design, elements, exports, labels, numbers, plot, states
+from routesparse.app.ui.states import wrong
 from routesparse.engine import paths
 from routesparse.engine.errors import ProfileError
 from routesparse.engine.method.latency import LatencyProfile
@@ -20,11 +19,7 @@ from routesparse.engine.store import calibration_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
 
 DENSE, RECORDED = "dense", "recorded"
-# A symbol a mix: shade alone does not tell lines apart.
-_SYMBOLS = (
-    "circle square diamond triangle-up triangle-down cross x star pentagon hexagon hourglass bowtie triangle-left "
-    "triangle-right hexagram star-square star-diamond diamond-tall diamond-wide octagon"
-)
+_INSIDE_PX = (420.0, 366.0)  # of the picture in the narrowest window that has room for names
 
 
 def cards(store: OwnerView) -> None:
@@ -52,11 +47,10 @@ def cards(store: OwnerView) -> None:
 
 
 def _surface_card(name: str, path: Path | None) -> None:
-    with st.container(border=True, key="card-surface", gap="xsmall"):
-        st.html(f'<div class="rs-h">Kernel time, and what FLOPs alone predict{glossary.mark("flops")}</div>')
+    with elements.card("surface", "Kernel time, and what FLOPs alone predict", "flops"):
         if path is None:
             told = "Not on this machine: its runs were made elsewhere, and only their times are here."
-            st.html(f'<div class="rs-sub">{told}</div>')
+            elements.sub(told)
             return
         try:
             profile = LatencyProfile.load(path)
@@ -66,21 +60,11 @@ def _surface_card(name: str, path: Path | None) -> None:
             return
         measured = cells(profile)
         if measured.empty:
-            st.html('<div class="rs-sub">The profile keeps no measurements, only the fitted costs.</div>')
+            elements.sub("The profile keeps no measurements, only the fitted costs.")
             return
-        st.html(f'<div class="rs-note">{escape(_words(profile, measured))}</div>')
-        # Closed, the browser loads no Plotly; who comes for one profile wants to see it.
-        explored = st.expander(
-            "Explore the times by length and mix",
-            expanded="profile" in st.query_params,
-            key="surface-explored",
-            on_change="rerun",
-        )
-        if explored.open:
-            with explored:
-                st.plotly_chart(
-                    surface(measured, design.current_theme()), key="surface", config=_config(name)
-                )
+        elements.note(_words(profile, measured))
+        drawn = surface(measured, design.current_theme())
+        plot.show(drawn, "kernel-times", "Kernel times by length, a line a mix")
         repeats = measured["repeats"].dropna()
         exports.chart_foot(
             f"latency-{name}",
@@ -90,7 +74,7 @@ def _surface_card(name: str, path: Path | None) -> None:
             f"{profile.created_at[:16].replace('T', ' ')} · source: {name}.json",
             measured,
             "surface",
-            chart="surface" if explored.open else None,
+            chart="kernel-times",
         )
 
 
@@ -111,62 +95,40 @@ def cells(profile: LatencyProfile) -> pd.DataFrame:
     return found.assign(flops_us=keys * scale).drop(columns=["tiles", "columns"])
 
 
-def surface(measured: pd.DataFrame, theme: design.Theme) -> Any:
-    """Median over length per mix, whiskers to the upper percentile; dotted: FLOPs alone.
-
-    Plotly's, because it is explored: a click in the legend takes a mix away, a drag enlarges a part.
-    """
-    import plotly.express as px
-
+def surface(measured: pd.DataFrame, theme: design.Theme) -> dict[str, Any]:
+    """Median over length, a line a mix named at its end, whiskers to the upper percentile; dotted: FLOPs alone."""
     rows = measured.sort_values("tokens", kind="stable").assign(
-        mix=measured["mix"].map(_shown),
-        above=(measured["upper_us"] - measured["median_us"]) / 1000,
-        below=0.0,
+        **{name: measured[name].astype(float) / 1000 for name in ("median_us", "upper_us", "flops_us")}
     )
-    kinds = [rows.assign(ms=rows["median_us"] / 1000, clock="measured")]
-    kinds.append(
-        rows.assign(ms=rows["flops_us"] / 1000, above=0.0, clock="FLOPs alone").dropna(subset="flops_us")
+    drawn = rows[["median_us", "upper_us", "flops_us"]].stack()
+    x = plot.logarithmic("tokens", float(rows["tokens"].min()) / 1.2, float(rows["tokens"].max()) * 1.8)
+    y = plot.logarithmic(
+        "ms, all heads of a layer", float(drawn[drawn > 0].min()) / 1.3, float(drawn.max()) * 1.3
     )
-    mixes = list(dict.fromkeys(measured["mix"].map(_shown)))
-    shades = {
-        mix: design.blend(theme.panel, theme.accent, 0.5 + 0.5 * i / len(mixes))
-        for i, mix in enumerate(mixes)
-    }
-    shades |= {mix: theme.warn for mix in mixes if mix.startswith("probe")} | {DENSE: theme.pattern("dense")}
-    drawn = pd.concat(kinds)
-    chart = px.line(
-        drawn,
-        x="tokens",
-        y="ms",
-        error_y="above",
-        error_y_minus="below",
-        color="mix",
-        symbol="mix",
-        line_dash="clock",
-        log_x=True,
-        log_y=True,
-        category_orders={"mix": mixes},
-        color_discrete_map=shades,
-        symbol_sequence=_SYMBOLS.split(),
-        line_dash_map={"measured": "solid", "FLOPs alone": "dot"},
-        labels={"ms": "ms, all heads of a layer"},
-        height=460,
+    marks, ends, strokes = [], [], []
+    for mix, part in rows.groupby("mix", sort=False):
+        name = _shown(str(mix))
+        color = (
+            theme.warn
+            if name.startswith("probe")
+            else theme.pattern(DENSE)
+            if name == DENSE
+            else theme.accent
+        )
+        told = [[name, f"{row.tokens:,}", f"{row.median_us:,.2f}"] for row in part.itertuples()]
+        at = zip(part["tokens"], part["median_us"], part["tokens"], part["upper_us"], strict=True)
+        hover = "{0}\n{1} tokens: {2} ms"
+        marks += [
+            plot.line(part["tokens"], part["flops_us"], color, 1.2, "1.5 3"),
+            plot.line(part["tokens"], part["median_us"], color, 1.6),
+            plot.whiskers(list(at), theme.mute),
+            plot.points(part["tokens"], part["median_us"], color, hover, told, size=7, edge=theme.panel),
+        ]
+        strokes.append(list(zip(part["tokens"], part["median_us"], strict=True)))
+        ends.append((*strokes[-1][-1], name))
+    return plot.chart(
+        x, y, [*marks, *labels.beside(ends, (x, y), _INSIDE_PX, theme.ink, strokes)], 420, theme
     )
-    chart.for_each_trace(
-        lambda trace: trace.update(name=trace.name.partition(", measured")[0].replace(", ", ",<br>"))
-    )
-    chart.update_traces(showlegend=False, selector=lambda trace: "FLOPs alone" in trace.name)
-    ticks = sorted(measured["tokens"].unique())
-    chart.update_xaxes(tickvals=ticks, ticktext=[f"{n:,}" for n in ticks])
-    chart.update_yaxes(**design.log_ticks(drawn["ms"].min(), (measured["upper_us"] / 1000).max()))
-    # Room for five rows of the legend, which a paper-based place would draw over the axis.
-    legend = {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "title": None}
-    return chart.update_layout(legend=legend, margin={"l": 56, "r": 8, "t": 8, "b": 156})
-
-
-def _config(name: str) -> dict[str, object]:
-    """Plotly's options: no logo, the picture as SVG under a sensible name."""
-    return {"displaylogo": False, "toImageButtonOptions": {"format": "svg", "filename": f"latency-{name}"}}
 
 
 def _shown(mix: str) -> str:
@@ -193,18 +155,17 @@ def _words(profile: LatencyProfile, measured: pd.DataFrame) -> str:
 
 def _times_card(store: OwnerView, name: str) -> None:
     times = calibration_queries.layer_times(store, name)
-    with st.container(border=True, key="card-times", gap="xsmall"):
-        st.html(f'<div class="rs-h">Predicted against measured layer time{glossary.mark("planned")}</div>')
+    with elements.card("times", "Predicted against measured layer time", "planned"):
         if times.empty:
-            st.html('<div class="rs-sub">No stored run used this profile.</div>')
+            elements.sub("No stored run used this profile.")
             return
         newest = str(times.iloc[-1]["run_id"])
         drawn = plan_against_clock(times, newest, design.current_theme())
         plot.show(drawn, "plan-clock", "Predicted against measured time, a mark a layer")
         off = ((times["planned_us"] - times["measured_us"]).abs() / times["measured_us"]).median()
-        st.html(
-            f'<div class="rs-note">Median |predicted − measured| / measured: {numbers.share(float(off))}; the target '
-            "is 5 %. On a shared machine the clock also counts other people’s work.</div>"
+        elements.note(
+            f"Median |predicted − measured| / measured: {numbers.share(float(off))}; the target "
+            "is 5 %. On a shared machine the clock also counts other people’s work."
         )
         exports.chart_foot(
             f"planned-measured-{name}",

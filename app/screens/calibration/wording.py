@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from routesparse.app.ui import facts, numbers
+from routesparse.app.ui import elements, numbers
 from routesparse.engine.calibration.artifact import Calibration
 from routesparse.engine.method.families import stamped_families
 
@@ -44,11 +44,11 @@ def facts_html(one: Calibration) -> str:
     """The figures of one calibration."""
     cost, gate = one.cost_model, one.gate_threshold
     fits = stamped_families(one.library_hash)
-    return facts.lines_html(
+    return elements.lines_html(
         [
             ("gate threshold λ", "none: policy priced" if gate is None else f"{gate:.4f}", "gate_threshold"),
             ("weight α of disagreement", f"{one.alpha:.3g}", "disagreement"),
-            ("error predictor", "yes" if one.predictor else "none", "predictor"),
+            ("error predictor e", _fit(one), "predictor"),
             ("domains", ", ".join(one.parts) or one.domain),
             ("model", f"{one.model} {one.model_revision[:8]}, {one.dtype}"),
             (
@@ -78,18 +78,6 @@ def delta_rows(calibrations: Sequence[Calibration]) -> pd.DataFrame:
         for bucket in one.buckets
     ]
     return pd.DataFrame(rows)
-
-
-def infinite(rows: pd.DataFrame) -> list[str]:
-    """Where one length's delta is infinite though another's is not: a line of the latter speaks for it alone."""
-    told = []
-    for q in QUANTILES:
-        for name, part in rows.groupby("calibration", sort=False):
-            absent = part[part[f"delta_{q}"].isna()]
-            if 0 < len(absent) < len(part):
-                lengths = ", ".join(f"{row.min_tokens:,}–{row.max_tokens:,}" for row in absent.itertuples())
-                told.append(f"{name}: δ at q = {q} is infinite for {lengths} tokens: no claim there.")
-    return told
 
 
 def delta_cells(rows: pd.DataFrame) -> pd.DataFrame:
@@ -145,16 +133,15 @@ def overlap(calibrations: Sequence[Calibration]) -> str:
     return "; ".join(found)
 
 
-def fit(one: Calibration) -> str:
+def _fit(one: Calibration) -> str:
     """How well the error predictor was fitted, and on what."""
-    found = one.predictor.fit if one.predictor is not None else {}
-    counted = {"prompts": "windows", "candidates": "candidates", "held_out_prompts": "windows held out"}
-    scored = {
-        "r2": "R² there",
-        "mean_absolute_error": "mean absolute error of e there",
-        "mean_error": "mean of the true error",
-    }
-    counts = ", ".join(f"{int(found[key]):,} {name}" for key, name in counted.items() if key in found)
-    parts = [f"n = {counts}"] if counts else []
-    parts += [f"{name} {found[key]:.3f}" for key, name in scored.items() if key in found]
-    return f"{one.name}: {', '.join(parts) or 'fit not recorded'}"
+    if one.predictor is None:
+        return "none: the risk leaves e out (β = 0)"
+    found, names = (
+        one.predictor.fit,
+        {"r2": "R² {:.3f}", "prompts": "{:,.0f} windows", "candidates": "{:,.0f} candidates"},
+    )
+    return (
+        ", ".join(name.format(found[key]) for key, name in names.items() if key in found)
+        or "fit not recorded"
+    )

@@ -46,10 +46,6 @@ def sentence(sides: Sides, other: Side, verdicts: Mapping[str, Verdict]) -> str:
         units = numbers.several(len(pairs), "unit")
         read = f"same routing, all {units} read as in the baseline{_only(base, other)}"
         shape = ""
-    if sides.replayed:
-        return f"{read}. {shape} Nothing was run, so what this does to the answer is not known.".replace(
-            "  ", " "
-        )
     told = f"{read}. {_lost(base.run, other.run)}. {shape}".rstrip()
     return told + _verdict(verdicts.get(base.run.run_id), verdicts.get(other.run.run_id))
 
@@ -101,19 +97,18 @@ def _signed(difference_ms: float) -> str:
 
 
 def _kept(side: Side) -> str:
-    return numbers.share(side.kept)
+    return numbers.share(side.run.density)
 
 
 def _reads(base: Side, other: Side) -> str:
-    before, after = base.kept, other.kept
-    would = "would read" if other.calibration is not None else "reads"
+    before, after = base.run.density, other.run.density
     if not before or after is None:
-        return f"{would} {_kept(other)} of the causal area, the baseline {_kept(base)}"
+        return f"reads {_kept(other)} of the causal area, the baseline {_kept(base)}"
     relative = after / before - 1
     if abs(relative) < comparison.ALIKE:
-        return f"{would} as much as the baseline, {_kept(other)} of the causal area"
+        return f"reads as much as the baseline, {_kept(other)} of the causal area"
     more = f"{100 * abs(relative):.0f} % {'less' if relative < 0 else 'more'}"
-    return f"{would} {more} than the baseline, {_kept(other)} of the causal area and not {_kept(base)}"
+    return f"reads {more} than the baseline, {_kept(other)} of the causal area and not {_kept(base)}"
 
 
 def _shape(pairs: pd.DataFrame) -> str:
@@ -127,15 +122,7 @@ def _shape(pairs: pd.DataFrame) -> str:
 
 
 def _only(base: Side, other: Side) -> str:
-    """Which settings differ where the routing does not; of calibrations what the router takes from them."""
-    one, two = base.calibration, other.calibration
-    if one is not None and two is not None:
-        deltas = [found.delta(base.run.tokens, base.run.confidence) for found in (one, two)]
-        if (one.gate_threshold, one.alpha, one.stamp) == (two.gate_threshold, two.alpha, two.stamp):
-            if not np.isfinite(deltas).all():
-                return "; one of them has no δ for this length"
-            shown = " and ".join(f"{delta:.4f}" for delta in deltas)
-            return f"; only δ differs, by {abs(deltas[0] - deltas[1]):.4f} ({shown})"
+    """Which settings differ where the routing does not."""
     table = comparison.settings_table({side.key: side.settings for side in (base, other)})
     names = [str(name).replace("_", " ") for name in table.loc[~table["equal"], "setting"]]
     if not names:

@@ -10,7 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.shell import navigate, switch, view
-from routesparse.app.ui import design, exports, glossary, labels, numbers, plot, states
+from routesparse.app.ui import design, elements, exports, glossary, labels, numbers, plot, states
 from routesparse.engine.stats.front import front
 from routesparse.engine.store import queries
 from routesparse.engine.store.owner_view import OwnerView
@@ -74,8 +74,7 @@ def cards(store: OwnerView, rows: pd.DataFrame, pending: bool) -> None:
     key = wanted if wanted in ERRORS else next(iter(measured), "kl")
     error = ERRORS[key]
     by = switch.chosen("by", COSTS)
-    with st.container(border=True, key="card-cheapest", gap="xsmall"):
-        st.html('<div class="rs-h">The cheapest setting</div>')
+    with elements.card("cheapest", "The cheapest setting"):
         if not measured:
             states.empty("Nothing to weigh", [_unmeasured(rows)])
             return
@@ -101,15 +100,14 @@ def cards(store: OwnerView, rows: pd.DataFrame, pending: bool) -> None:
         st.html(f'<div class="rs-plain" role="status">{told}</div>')
         if letter is not None:
             row = rows[rows["letter"] == letter].iloc[0]
-            st.html(f'<div class="rs-note">Verdict on its run: {escape(row["verdict"])}</div>')
+            elements.note(f"Verdict on its run: {row['verdict']}")
             navigate.link("Open its routing map", "map", run=queries.short_id(store, row["run_id"]))
         waiting = "Some settings are not done yet, so this may change. " if pending else ""
-        st.html(f'<div class="rs-note">{waiting}{CAVEAT}</div>')
+        elements.note(f"{waiting}{CAVEAT}")
     drawn = rows[rows[error.column].notna()]
-    with st.container(border=True, key="card-front", gap="xsmall"):
-        st.html(f'<div class="rs-h">Error, area and time{glossary.mark("front")}</div>')
+    with elements.card("front", "Error, area and time", "front"):
         if drawn.empty:
-            st.html(f'<div class="rs-sub">{_unmeasured(rows)}</div>')
+            elements.sub(_unmeasured(rows))
             return
         chart = fronts(drawn, error, below, letter, design.current_theme())
         plot.show(chart, "fronts", f"{error.label} over area and over time")

@@ -1,4 +1,4 @@
-"""The grids of a comparison: what changed per head, which pattern became which, and where domains disagree."""
+"""The grid of a comparison: what differs, head by head."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def difference_map(
         text = ["–" if np.isnan(d) else show(d) if wide else "" for d in rows["difference"]]
     strong = rows["changed"] if metric == "choice" else False
     hover = [_hover(row, metric) for row in rows.to_dict("records")]
-    return _by_head(rows, shape, theme, color=color, text=text, strong=strong, hover=hover), rows
+    return grid.by_head(rows, shape, theme, color=color, text=text, strong=strong, hover=hover), rows
 
 
 def legend(metric: str, rows: pd.DataFrame, heads: int, theme: design.Theme) -> str:
@@ -67,52 +67,6 @@ def legend(metric: str, rows: pd.DataFrame, heads: int, theme: design.Theme) -> 
     show, largest = MAPS[metric][2], float(known.max())
     colors = [grid.diverging(v * largest, largest, theme) for v in (-1, -0.5, 0, 0.5, 1)]
     return _scale(show(-largest), show(largest), colors, grey)
-
-
-def transition_matrix(counts: pd.DataFrame, theme: design.Theme) -> dict[str, Any]:
-    """Units by baseline's pattern (rows) and the other's (columns); the diagonal kept its family."""
-    patterns = list(counts.index)
-    names = [f"{design.letter(p)} · {design.name(p)}" for p in patterns]
-    most = int(counts.to_numpy().max()) or 1
-    rows = []
-    for (i, j), count in np.ndenumerate(counts.to_numpy()):
-        base, weight = (theme.mute, 0.45) if i == j else (theme.accent, 0.75)
-        rows.append(
-            {
-                "row": i,
-                "column": j,
-                "color": design.blend(theme.panel, base, 0.05 + weight * count / most),
-                "text": f"{count:,}" if count else "·",
-                "strong": False,
-                "hover": f"{names[i]} → {names[j]}\n{numbers.several(int(count), 'unit')}",
-            }
-        )
-    axes = (grid.Axis("", names), grid.Axis("", [design.letter(p) for p in patterns]))
-    return grid.drawing(pd.DataFrame(rows), *axes, theme, 40)
-
-
-def entropy_map(rows: pd.DataFrame, theme: design.Theme) -> tuple[dict[str, Any], str]:
-    """Bits of each head's choice over domains, pale heads choose alike everywhere; and its legend."""
-    shape = (int(rows["layer"].max()) + 1, int(rows["head"].max()) + 1)
-    top = max(1.0, float(rows["bits"].max()))
-    wide = shape[1] <= MOST_HEADS_WITH_TEXT
-    text = [design.letter(row.usual) + (f" {row.bits:.1f}" if wide else "") for row in rows.itertuples()]
-    hover = [
-        f"layer {row.layer}, head {row.head}\n{row.bits:.2f} bits over {row.domains} domains"
-        f"\nmostly {design.name(row.usual)}: {numbers.share(row.usual_share, 0)}"
-        for row in rows.itertuples()
-    ]
-    color = [design.scale_color(theme, bits / top) for bits in rows["bits"]]
-    colors = [design.scale_color(theme, share) for share in (0.0, 0.5, 1.0)]
-    told = _scale("0 bits: the same in every domain", f"{top:.2g} bits", colors)
-    return _by_head(rows, shape, theme, color=color, text=text, strong=False, hover=hover), told
-
-
-def _by_head(rows: pd.DataFrame, shape: tuple[int, int], theme: design.Theme, **look: Any) -> dict[str, Any]:
-    cells = pd.DataFrame({"row": rows["layer"], "column": rows["head"], **look})
-    layers, heads = (list(map(str, range(size))) for size in shape)
-    height = grid.row_height(shape[0])
-    return grid.drawing(cells, grid.Axis("layer", layers), grid.Axis("head", heads), theme, height)
 
 
 def _scale(low: str, high: str, colors: list[str], more: str = "") -> str:

@@ -1,12 +1,9 @@
-"""What is compared: stored runs, or one run's candidates under several calibrations, as the address says.
-
-``compare?runs=a,b&baseline=a``, ``compare?sweep=id`` or ``compare?run=a&calibrations=prose,code&baseline=prose``;
+"""Which stored runs are compared, as the address says: ``compare?runs=a,b&baseline=a`` or ``compare?sweep=id``;
 ``other`` names the side that the map shows against the baseline.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,12 +11,9 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.shell import identity, setting_words
-from routesparse.app.ui import numbers
-from routesparse.app.ui.plain_text import visible
-from routesparse.engine.calibration.artifact import Calibration, load_known
-from routesparse.engine.calibration.replay import NoPriceError, replay
-from routesparse.engine.errors import CalibrationError, InputError
+from routesparse.app.shell import setting_words
+from routesparse.engine.errors import InputError
+from routesparse.engine.export.plain_text import visible
 from routesparse.engine.rows import RunRow
 from routesparse.engine.stats import comparison
 from routesparse.engine.store import compare_queries, fallback_queries, label_queries, queries
@@ -43,15 +37,7 @@ class Side:
     run: RunRow
     choices: pd.DataFrame
     settings: dict[str, Any]
-    calibration: Calibration | None = None  # the one replayed; None for a stored run
-    uncertified_layers: int | None = None  # policy priced; None for another and for a replay
-
-    @property
-    def kept(self) -> float | None:
-        """The kept share of a run as every page means it; of a replay, which has no tail, the mean over unit bodies."""
-        if self.calibration is None:
-            return self.run.density
-        return float(self.choices["density"].mean()) if len(self.choices) else None
+    uncertified_layers: int | None = None  # policy priced; None for another
 
 
 @dataclass(frozen=True)
@@ -67,11 +53,6 @@ class Sides:
     def others(self) -> list[Side]:
         """All but the baseline."""
         return [side for side in self.all if side is not self.baseline]
-
-    @property
-    def replayed(self) -> bool:
-        """Whether calibrations are compared on one run, and not runs."""
-        return self.baseline.calibration is not None
 
     def same_prompt(self, other: Side) -> bool:
         """Whether a side and the baseline are of one prompt."""
@@ -152,55 +133,6 @@ def _named_apart(sides: list[Side]) -> list[Side]:
     return sides
 
 
-def of_calibrations(store: OwnerView, run: RunRow, wanted: list[str]) -> Sides | list[str]:
-    """One run's candidates under each calibration, or why there are fewer than two."""
-    problems, sides = [], []
-    priced = []  # calibrations of that policy, where the run has no candidate at a price
-    candidates = compare_queries.candidates_of_run(store, run.run_id)
-    for name in wanted:
-        try:
-            calibration = load_known(name, identity.owner())
-            rows = replay(candidates, calibration, run.tokens, run.confidence)
-        except NoPriceError:
-            priced.append(name)
-            continue
-        except (CalibrationError, InputError) as error:
-            problems.append(f"{name}: {error}.")
-            continue
-        problems += _unlike(calibration, run)
-        settings = _calibration_settings(calibration, run)
-        sides.append(Side(name, calibration.name, run, rows, settings, calibration))
-    if priced:
-        are = "is a calibration" if len(priced) == 1 else "are calibrations"
-        problems.append(
-            f"{' and '.join(priced)} {are} of the policy priced; this run is {run.policy} and scored no candidate at a "
-            "price. Choose a priced run above, or analyse the prompt again under priced."
-        )
-    return _pinned(sides, problems) if len(sides) > 1 else problems
-
-
-def _unlike(one: Calibration, run: RunRow) -> list[str]:
-    """In what a calibration was made for other runs than this one."""
-    found = []
-    price = json.loads(run.config_json).get("price")
-    if (one.gate_threshold is None) != (run.tau_layer is not None):
-        found.append(
-            f"Calibration {one.name} was made for another policy than this run’s, {run.policy}: shown is what its own "
-            "policy would have chosen from the same scores, not what the run did."
-        )
-    if price is not None and one.stamp.get("price") != price:
-        found.append(
-            f"Calibration {one.name} was made at price {one.stamp.get('price')}, this run’s floors stand at "
-            f"{price:g}: shown is the choice among this run’s candidates."
-        )
-    if one.model_revision != run.model_revision:
-        found.append(
-            f"Calibration {one.name} was made for other weights ({one.model} {one.model_revision}); its λ and δ are "
-            "shown as if they fitted."
-        )
-    return found
-
-
 def _pinned(sides: list[Side], problems: list[str]) -> Sides:
     baseline = _named("baseline", sides) or sides[0]
     others = [side for side in sides if side is not baseline]
@@ -210,17 +142,3 @@ def _pinned(sides: list[Side], problems: list[str]) -> Sides:
 def _named(parameter: str, sides: list[Side]) -> Side | None:
     name = st.query_params.get(parameter, "")
     return next((side for side in sides if name and (side.key == name or side.run.run_id == name)), None)
-
-
-def _calibration_settings(calibration: Calibration, run: RunRow) -> dict[str, Any]:
-    delta = calibration.delta(run.tokens, run.confidence)
-    return {
-        "lambda": calibration.gate_threshold,
-        "alpha": calibration.alpha,
-        f"delta at this length, q = {run.confidence:g}": numbers.mass(delta, 4) if delta < 1 else "infinite",
-        "domain": calibration.domain,
-        "model revision": calibration.model_revision,
-        "library": calibration.library_hash,
-        "seed": calibration.seed,
-        **calibration.stamp,
-    }

@@ -10,9 +10,9 @@ import streamlit as st
 
 from routesparse.app.shell import boundary, jobs_view, navigate, setting_words, switch, view
 from routesparse.app.shell.access import Access, access
-from routesparse.app.ui import glossary, numbers, states
-from routesparse.app.ui.error_words import wrong
-from routesparse.app.ui.tables import framed
+from routesparse.app.ui import elements, glossary, numbers, states
+from routesparse.app.ui.states import wrong
+from routesparse.app.ui.tables import table
 from routesparse.engine.errors import ConfigError, StoreError
 from routesparse.engine.jobs import sweep
 from routesparse.engine.jobs.job import Job
@@ -39,7 +39,7 @@ def chosen(opened: Access) -> str | None:
             states.empty(
                 "No sweeps yet",
                 [
-                    "A sweep analyses one prompt under several prices, time limits or calibrations, and shows which "
+                    "A sweep analyses one prompt under several prices or time limits, and shows which "
                     "setting reads least for the error that you accept.",
                     "On New run, choose a prompt and what to vary.",
                 ],
@@ -88,8 +88,8 @@ def run_ids(opened: Access, named: str) -> tuple[list[str], bool] | None:
     if pending:
         boundary.timed(_progress, EVERY_S)(named, _seen(opened, jobs))
     if missing:
-        with st.container(border=True, key="card-missing", gap="xsmall"):
-            st.html(f'<div class="rs-h">Settings without a run</div>{_missing_html(latest, missing)}')
+        with elements.card("missing", "Settings without a run"):
+            st.html(_missing_html(latest, missing))
     return done, pending
 
 
@@ -103,7 +103,7 @@ def _others(opened: Access, named: str) -> None:
     labels.setdefault(named, f"this one · {named[:6]}")
     if len(labels) < 2:
         return
-    look = {"format_func": labels.__getitem__, "label_visibility": "collapsed", "width": 420}
+    look: dict[str, Any] = {"format_func": labels.__getitem__, "label_visibility": "collapsed", "width": 420}
     switch.field("sweep", "Sweep", list(labels), named, **look)
 
 
@@ -121,12 +121,12 @@ def _progress(named: str, seen: tuple[object, ...]) -> None:
     jobs = opened.queue.sweep(named)
     if _seen(opened, jobs) != seen:
         st.rerun()
-    with st.container(border=True, key="card-progress", gap="xsmall"):
+    with elements.card("progress"):
         jobs_view.worker_note(opened.queue)
         jobs_view.sweep_line(opened.queue, jobs, link=False)
         for job in jobs:
             if job.state == "running":
-                st.html(f'<div class="rs-note">Now: {escape(jobs_view.doing(job, None))}</div>')
+                elements.note(f"Now: {jobs_view.doing(job, None)}")
 
 
 def _missing_html(jobs: Sequence[Job], missing: Sequence[Job]) -> str:
@@ -145,10 +145,8 @@ def _missing_html(jobs: Sequence[Job], missing: Sequence[Job]) -> str:
         why = wrong(job.failure.message) if job.failure else unreadable
         told = escape(" · ".join(filter(None, (state, why))))
         link = f'<a href="{escape(navigate.address("runs", job=job.id))}" target="_self">job</a>'
-        rows.append(
-            f'<tr><td class="l">{escape(setting)}</td><td class="l say">{sign}{told}</td><td>{link}</td></tr>'
-        )
-    return framed("".join(rows))
+        rows.append((escape(setting), f'<td class="l say">{sign}{told}</td>', link))
+    return table([], rows)
 
 
 def _asked(job: Job) -> dict[str, Any] | str:

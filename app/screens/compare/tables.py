@@ -12,7 +12,7 @@ import pandas as pd
 from routesparse.app.screens.compare.selection import Side, Sides
 from routesparse.app.shell import navigate, setting_words, verdict_bar
 from routesparse.app.ui import drift_note, glossary, numbers
-from routesparse.app.ui.tables import framed, unbroken
+from routesparse.app.ui.tables import table, unbroken
 from routesparse.engine.stats.comparison import METRICS
 from routesparse.engine.verdict import Verdict
 
@@ -27,31 +27,26 @@ _METRIC_NAMES = {
 }
 # Columns of settings: one that is the same on all sides is said once. Narrow windows leave out what names hold.
 _SETTINGS = ("calibration", "λ", "price", "domain", "tokens")
-_REPLAYED = ("side", "kept", *_SETTINGS, "sparse", "planned", "conformal")
 _COLUMNS = (
     *("side", "verdict", "kept", "KL, nats", "error", "prefill", "speedup", "against", *_SETTINGS),
     *("sparse", "fallback", "uncertified", "conformal"),
 )
 _OF_RUN = (
-    "run_id prompt_name domain tokens price budget routed kl_nats mean_error audit_rows fallback_share coverage "
-    "total_ms dense_ms speedup"
+    "run_id prompt_name domain tokens price budget routed calibration gate_threshold density kl_nats mean_error "
+    "audit_rows fallback_share coverage total_ms dense_ms speedup"
 )
 
 
 def sides_rows(sides: Sides, verdicts: Mapping[str, Verdict]) -> pd.DataFrame:
-    """One row per side: what it is, and its totals; NULL where a replay can't know. verdicts: by run id."""
+    """One row per side: what it is, and its totals. verdicts: by run id."""
     rows = []
     for letter, side in zip(ascii_uppercase, sides.all, strict=False):
-        run, replayed = side.run, side.calibration is not None
+        run = side.run
         sparse = side.choices[side.choices["pattern"] != "dense"]
         conformal = sparse["conformal_lower_mass"].dropna()
-        known = ("domain", "tokens") if replayed else _OF_RUN.split()
-        row = {"letter": letter, "side": side.label, **{name: getattr(run, name) for name in known}}
+        row = {"letter": letter, "side": side.label, **{name: getattr(run, name) for name in _OF_RUN.split()}}
         row |= {
             "baseline": side is sides.baseline,
-            "calibration": side.key if side.calibration else run.calibration,
-            "gate_threshold": (side.calibration or run).gate_threshold,
-            "density": side.kept,
             "sparse_units": len(sparse),
             "units": len(side.choices),
             "kernel_us": float(side.choices["kernel_us"].sum()),
@@ -59,11 +54,9 @@ def sides_rows(sides: Sides, verdicts: Mapping[str, Verdict]) -> pd.DataFrame:
             "conformal_at_tau": None
             if run.tau_layer is not None or conformal.empty
             else float((conformal >= run.tau).mean()),
-            "uncertified_units": None if replayed else int(side.choices["uncertified"].sum()),
+            "uncertified_units": int(side.choices["uncertified"].sum()),
             "uncertified_layers": side.uncertified_layers,
-            "verdict": verdict_bar.cell(verdicts[run.run_id])
-            if run.run_id in verdicts and not replayed
-            else None,
+            "verdict": verdict_bar.cell(verdicts[run.run_id]) if run.run_id in verdicts else None,
         }
         rows.append(row)
     return pd.DataFrame(rows)
@@ -75,13 +68,12 @@ def sides_html(sides: Sides, rows: pd.DataFrame, times: Mapping[str, str]) -> st
     rows: ``sides_rows``; times: prefill against the baseline, by side.
     """
     heads = {
-        "kept": glossary.heading(*(("kept, body", "density") if sides.replayed else ("kept", "kept"))),
+        "kept": glossary.heading("kept", "kept"),
         "KL, nats": glossary.heading("KL, nats", "answer"),
         "error": glossary.heading("error, mean", "error"),
         "against": '<th class="l">prefill against the baseline</th>',
         "speedup": "<th>dense takes</th>",
         "sparse": "<th>sparse units</th>",
-        "planned": "<th>predicted time</th>",
         "conformal": "<th>conformal ≥ τ</th>",
         "λ": '<th class="l">λ</th>',
         **{name: f'<th class="l">{name}</th>' for name in ("side", "verdict")},
@@ -91,16 +83,13 @@ def sides_html(sides: Sides, rows: pd.DataFrame, times: Mapping[str, str]) -> st
     cells = [_cells(side, row, times) for side, row in zip(sides.all, records, strict=True)]
     same = [name for name in _SETTINGS if len({made[name] for made in cells}) == 1]
     void = [] if rows["conformal_at_tau"].notna().any() else ["conformal"]
-    shown = [name for name in (_REPLAYED if sides.replayed else _COLUMNS) if name not in (*same, *void)]
-    head = "".join(heads.get(name, f"<th>{name}</th>") for name in shown)
-    body = [
-        f'<tr class="{"pick" if side is sides.baseline else ""}">{"".join(made[name] for name in shown)}</tr>'
-        for side, made in zip(sides.all, cells, strict=True)
-    ]
+    shown = [name for name in _COLUMNS if name not in (*same, *void)]
+    lines = [[made[name] for name in shown] for made in cells]
     told = {name: cells[0][name].partition(">")[2].removesuffix("</td>") for name in same}
     alike = " · ".join(f"{name} {value}" for name, value in told.items() if value != "–")
     note = f'<div class="rs-note">The same for all: {alike}</div>' if alike else ""
-    return framed(f"<tr>{head}</tr>{''.join(body)}") + note
+    made = table([heads.get(name, name) for name in shown], lines, (), [sides.all.index(sides.baseline)])
+    return made + note
 
 
 def _known(row: Mapping[Any, Any]) -> dict[str, Any]:
@@ -108,33 +97,26 @@ def _known(row: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _cells(side: Side, row: dict[str, Any], times: Mapping[str, str]) -> dict[str, str]:
-    """Column -> the cell of one side; the measured ones are drawn for stored runs alone."""
+    """Column -> the cell of one side."""
     pin = " · baseline" if row["baseline"] else ""
     void = "" if row["conformal_at_tau"] is None else drift_note.html(side.run)
-    name = f"{unbroken(side.label)}{pin}"
-    replayed = side.calibration is not None
-    if not replayed:
-        address = escape(navigate.address("map", run=side.key))
-        name = f'<b>{row["letter"]}</b> <a href="{address}" target="_self" title="its routing map">{name}</a>'
-    cells = {
-        "side": f'<td class="l">{name}</td>',
-        "kept": _td(row["density"], numbers.share),
+    address = escape(navigate.address("map", run=side.key))
+    link = f'<a href="{address}" target="_self" title="its routing map">{unbroken(side.label)}{pin}</a>'
+    layers = row["uncertified_layers"]
+    more = f", {numbers.several(int(layers), 'layer')}" if layers else ""
+    whole = '<td class="no">all, not routed</td>'
+    # Under the policy priced every head has its own λ.
+    none = "per head" if side.run.tau_layer is not None else "–"
+    return {
+        "side": f'<td class="l"><b>{row["letter"]}</b> {link}</td>',
+        "kept": _td(row["density"], numbers.share) if row["routed"] else whole,
         "calibration": _td(row["calibration"], str, "l twice"),
-        "λ": _td(row["gate_threshold"], lambda value: f"{value:.3f}", "l", _no_lambda(side)),
+        "λ": _td(row["gate_threshold"], lambda value: f"{value:.3f}", "l", none),
         "price": _td(row.get("price"), lambda value: f"{value:g}", "l twice"),
         "domain": _td(row["domain"], str, "l twice"),
         "tokens": _td(row["tokens"], lambda value: f"{int(value):,}", "l twice"),
         "sparse": f"<td>{row['sparse_units']:,} of {row['units']:,}</td>",
-        "planned": _td(row["kernel_us"], numbers.micros),
         "conformal": _td(row["conformal_at_tau"], numbers.share).replace("</td>", f"{void}</td>"),
-    }
-    if replayed:
-        return cells
-    if not row["routed"]:
-        cells["kept"] = '<td class="no">all, not routed</td>'
-    layers = row["uncertified_layers"]
-    more = f", {numbers.several(int(layers), 'layer')}" if layers else ""
-    return cells | {
         "verdict": _td(row["verdict"], str, "l"),
         "KL, nats": _td(row["kl_nats"], numbers.small),
         "error": _td(row["mean_error"], numbers.small),
@@ -146,11 +128,6 @@ def _cells(side: Side, row: dict[str, Any], times: Mapping[str, str]) -> dict[st
     }
 
 
-def _no_lambda(side: Side) -> str:
-    """Under the policy priced every head has its own."""
-    return "per head" if side.calibration or side.run.tau_layer is not None else "–"
-
-
 def _td(value: Any, show: Any, style: str = "", none: str = "–") -> str:
     style += " no" if value is None else ""
     return f'<td class="{style.strip()}">{escape(none if value is None else str(show(value)))}</td>'
@@ -158,12 +135,6 @@ def _td(value: Any, show: Any, style: str = "", none: str = "–") -> str:
 
 def pairing(sides: Sides) -> str:
     """In words: paired or not, and why."""
-    if sides.replayed:
-        return (
-            "Paired: the same prompt and stored scores. Shown is what the router would have chosen under each "
-            "calibration’s λ, or at the price where it has none, without a time limit; certificates and fallback are "
-            "not replayed."
-        )
     unpaired = [side.label for side in sides.others if not sides.same_prompt(side)]
     cut = [side.label for side in sides.others if sides.same_prompt(side) and not sides.same_segments(side)]
     if not unpaired and not cut:
@@ -184,24 +155,20 @@ def pairing(sides: Sides) -> str:
 
 def intervals_html(sides: Sides, found: pd.DataFrame) -> str:
     """Metrics down, sides across; bold where the interval excludes 0. found: ``comparison.differences`` by ``side``."""
-    head = '<th class="l">mean over units</th><th>baseline</th>' + "".join(
-        f"<th>{unbroken(side.label)}<br>{'paired' if sides.paired(side) else 'unpaired'}</th>"
-        for side in sides.others
-    )
-    body = []
+    heads = ["mean over units", "baseline"]
+    heads += [
+        f"{unbroken(side.label)}<br>{'paired' if sides.paired(side) else 'unpaired'}" for side in sides.others
+    ]
+    lines = []
     for metric, rows in found.groupby("metric", sort=False):
         cells = rows.set_index("side").to_dict("index")
         name = str(metric)
-        body.append(
-            f'<tr><td class="l">{_METRIC_NAMES[name]}</td>'
-            f"<td>{number(name, rows['baseline'].iloc[0])}{conformal_void(name, sides.baseline)}</td>"
-            + "".join(
-                f"<td>{_interval(name, cells.get(side.key))}{conformal_void(name, side)}</td>"
-                for side in sides.others
-            )
-            + "</tr>"
+        mean = f"{number(name, rows['baseline'].iloc[0])}{conformal_void(name, sides.baseline)}"
+        others = (
+            f"{_interval(name, cells.get(side.key))}{conformal_void(name, side)}" for side in sides.others
         )
-    return framed(f"<tr>{head}</tr>{''.join(body)}")
+        lines.append([f'<td class="l">{_METRIC_NAMES[name]}</td>', mean, *others])
+    return table(heads, lines)
 
 
 def conformal_void(metric: str, side: Side) -> str:

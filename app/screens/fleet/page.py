@@ -13,8 +13,8 @@ import streamlit as st
 from routesparse.app.screens.fleet import figures
 from routesparse.app.shell import identity, navigate, switch, verdict_bar
 from routesparse.app.shell.access import access
-from routesparse.app.ui import design, exports, grid, numbers, states
-from routesparse.app.ui.plain_text import visible
+from routesparse.app.ui import design, elements, exports, grid, numbers, states
+from routesparse.engine.export.plain_text import visible
 from routesparse.engine.stats import fleet_alarms
 from routesparse.engine.store import fleet_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
@@ -52,7 +52,7 @@ def render() -> None:
         models = switch.several("model", "Model", sorted(found["model"].unique()) if len(found) else [], 260)
         kinds = switch.several("alarm", "Alarms about", list(figures.NAMES.values()), 260)
     columns = [_shifted(last, -back) for back in reversed(range(int(span)))]
-    st.html(f'<div class="rs-sub">{columns[0]} to {last}; recorded are {oldest} to {newest}.</div>')
+    elements.sub(f"{columns[0]} to {last}; recorded are {oldest} to {newest}.")
     if models:
         found = found[found["model"].isin(models)]
     if found.empty or found["day"].max() < columns[0]:
@@ -90,17 +90,14 @@ def _alarms_card(tests: pd.DataFrame, today: str) -> None:
     alarms = tests[tests["state"] == "alarm"].sort_values(["day", "p"], ascending=[False, True])
     judged = tests[tests["state"].isin(["alarm", "no alarm"])].drop_duplicates(["model", "day"])
     every = tests.drop_duplicates(["model", "day"])
-    with st.container(border=True, key="card-alarms", gap="xsmall"):
-        st.html('<div class="rs-h">Alarms</div>')
+    with elements.card("alarms", "Alarms"):
         if not len(judged):
             states.note(
                 f"No day can be judged yet: it takes {fleet_alarms.FEWEST} requests on a day and as many in the "
                 f"{fleet_alarms.DAYS_BEFORE} days before."
             )
         elif alarms.empty:
-            st.html(
-                '<div class="rs-sub">No alarm: no judged day was found to differ from those before.</div>'
-            )
+            elements.sub("No alarm: no judged day was found to differ from those before.")
         for alarm in alarms.head(_MOST_ALARMS).to_dict("records"):
             with st.container(horizontal=True, vertical_alignment="center", gap="small"):
                 st.html(
@@ -109,7 +106,7 @@ def _alarms_card(tests: pd.DataFrame, today: str) -> None:
                 )
                 navigate.link("Its runs", "runs", **_query(alarm["model"], alarm["day"], alarm["figure"]))
         if len(alarms) > _MOST_ALARMS:
-            st.html(f'<div class="rs-sub">And {len(alarms) - _MOST_ALARMS} earlier ones: see the CSV.</div>')
+            elements.sub(f"And {len(alarms) - _MOST_ALARMS} earlier ones: see the CSV.")
         exports.chart_foot(
             "fleet-alarms",
             f"n = {numbers.several(len(judged), 'judged day')} of a model, {len(every) - len(judged)} too few or with "
@@ -149,7 +146,7 @@ def _model_card(
 ) -> None:
     theme = design.current_theme()
     key = f"fleet-{zlib.crc32(model.encode()):08x}"
-    with st.container(border=True, key=f"card-{key}", gap="xsmall"):
+    with elements.card(key):
         st.html(f'<div class="rs-h"><bdi>{escape(visible(model))}</bdi></div>')
         drawn = figures.cells(days, tests, columns, theme)
         picked = grid.show(drawn, key, f"Figures of {model}, a column a day", picks=True)

@@ -7,7 +7,7 @@ from html import escape
 import streamlit as st
 
 from routesparse.app.shell import jobs_view
-from routesparse.app.ui import numbers, states
+from routesparse.app.ui import elements, numbers, states
 from routesparse.engine import paths
 from routesparse.engine.jobs.job import WorkerSeen
 
@@ -22,9 +22,9 @@ def memory_bytes() -> int:
 def card(alive: list[WorkerSeen]) -> None:
     """The live workers, and how to start others."""
     if not alive:
-        st.html(
-            '<div class="rs-note">A worker runs on this machine, or on each host that shares its queue. None has '
-            "reported lately, so the device is not known.</div>"
+        elements.note(
+            "A worker runs on this machine, or on each host that shares its queue. None has "
+            "reported lately, so the device is not known."
         )
     for worker in alive:
         device = worker.device
@@ -34,9 +34,9 @@ def card(alive: list[WorkerSeen]) -> None:
             what = f"{kind} {numbers.device(device.name)}, {size}, {device.dtype}"
         st.html(f'<div><b>{escape(what)}</b> <span class="rs-note">worker {escape(worker.id)}</span></div>')
     if len(alive) > 1:
-        st.html('<div class="rs-note">A job runs on the first of them that is free.</div>')
+        elements.note("A job runs on the first of them that is free.")
     with st.expander("Start another worker", key="another-worker"):
-        st.html('<div class="rs-note">On this machine, such as for its second GPU:</div>')
+        elements.note("On this machine, such as for its second GPU:")
         st.code(
             f"CUDA_VISIBLE_DEVICES=1 {states.here(jobs_view.START_WORKER)}",
             language=None,
@@ -49,9 +49,9 @@ def card(alive: list[WorkerSeen]) -> None:
                 "<code>ROUTESPARSE_SHARED</code>.</div>"
             )
             return
-        st.html(
-            '<div class="rs-note">On a GPU host, run the dashboard and its worker there, and look at it from here. The '
-            "queue is a file that two machines can’t write at once, not even in a shared folder.</div>"
+        elements.note(
+            "On a GPU host, run the dashboard and its worker there, and look at it from here. The "
+            "queue is a file that two machines can’t write at once, not even in a shared folder."
         )
         st.code(
             "ssh -L 8501:127.0.0.1:8501 GPU_HOST 'cd routesparse && make run'", language=None, wrap_lines=True

@@ -16,7 +16,7 @@ from routesparse.app.shell import identity, navigate, switch
 from routesparse.app.shell.access import Access, access
 from routesparse.app.shell.jobs_view import worker_note
 from routesparse.app.shell.session_memory import remembered
-from routesparse.app.ui import facts, numbers, states
+from routesparse.app.ui import elements, numbers, states
 from routesparse.engine.calibration.artifact import load_calibration
 from routesparse.engine.errors import InputError, ModelError, PromptError, StoreError
 from routesparse.engine.models.token_count import PromptSize, most_tokens, part_of, prompt_size
@@ -43,7 +43,7 @@ def render() -> None:
         prompt, size, wrong = _sized(chosen, asked)
         found = [*wrong, *asked.problems]
         if prompt is None or size is None:
-            st.html('<div class="rs-sub">Choose a prompt to see its tokens, time and memory.</div>')
+            elements.sub("Choose a prompt to see its tokens, time and memory.")
         else:
             found += _take(opened, prompt, asked, size)
         _submit(opened, prompt, asked, found)
@@ -113,7 +113,7 @@ def _take(opened: Access, prompt: PromptText, asked: Settings, size: PromptSize)
             own = seen.least[0]
             least = f"{numbers.share(own.share)} of dense, {numbers.micros(own.limit_us)}"
             shown.append(("least Tℓ, above", least, "time_limit"))
-    st.html(facts.lines_html(shown) + f'<div class="rs-note">{escape(note)}</div>')
+    st.html(elements.lines_html(shown) + f'<div class="rs-note">{escape(note)}</div>')
     return [] if seen is None else _ahead(asked, size, seen)
 
 
@@ -134,19 +134,14 @@ def _ahead(asked: Settings, size: PromptSize, seen: what_it_takes.Outlook) -> li
         found.append(Problem(text, (Fix("Route it anyway", {"break_even": 0}),), blocks=False))
     if asked.target is not None and (beyond := asked.target.beyond(size.tokens)):
         notes.append(f"{beyond}: the target says nothing of it.")
-    for name in dict.fromkeys(request.calibration for request in requests):
-        if name is None:
-            continue
+    if (name := requests[0].calibration) is not None:
         delta = load_calibration(name, identity.owner()).delta(size.tokens, requests[0].config().confidence)
-        if math.isfinite(delta):
-            continue
-        left_out = varied is not None and varied.field == "calibration"
-        without = varied.leave_out(name) if varied and left_out else problems.UNCALIBRATED
-        text = (
-            f"Calibration {name} has no δ for {size.tokens:,} tokens: only the in-prompt certificate "
-            "and the row statement will be given."
-        )
-        found.append(Problem(text, (without,), blocks=False))
+        if not math.isfinite(delta):
+            text = (
+                f"Calibration {name} has no δ for {size.tokens:,} tokens: only the in-prompt certificate "
+                "and the row statement will be given."
+            )
+            found.append(Problem(text, (problems.UNCALIBRATED,), blocks=False))
     if not seen.profiled:
         notes.append(
             f"No latency profile for heads of size {size.head_dim} with probe {requests[0].probe} is stored: the job "

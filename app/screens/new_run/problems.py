@@ -9,7 +9,7 @@ from typing import Any
 import streamlit as st
 
 from routesparse.app.shell import identity, view
-from routesparse.app.ui import error_words, numbers, states
+from routesparse.app.ui import numbers, states
 from routesparse.engine.calibration.artifact import load_calibration
 from routesparse.engine.calibration.tuned import TunedPrice
 from routesparse.engine.config import PRICES, RouterConfig
@@ -172,7 +172,7 @@ def of_target(request: RunRequest, target: TunedPrice) -> list[Problem]:
     longer = Fix(f"Use segments of {target.segment:,} tokens", {"segment": target.segment})
     price = Fix(f"Use price {target.price:g} without it", {"quality": NONE, "price": target.price})
     fixes = (longer, price) if config.segment_tokens < target.segment else (price,)
-    return [Problem(f"{error_words.wrong(wrong).rstrip('.')}.", fixes)]
+    return [Problem(f"{states.wrong(wrong).rstrip('.')}.", fixes)]
 
 
 def of_calibration(request: RunRequest) -> str | None:

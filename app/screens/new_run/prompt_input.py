@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from html import escape
 
 import streamlit as st
 
 from routesparse.app.shell import switch
 from routesparse.app.shell.access import access
 from routesparse.app.shell.session_memory import remembered
-from routesparse.app.ui import numbers, plain_text, states
+from routesparse.app.ui import elements, numbers, states
 from routesparse.engine import paths
 from routesparse.engine.errors import InputError, PromptError
+from routesparse.engine.export.plain_text import visible
 from routesparse.engine.models.files import offered
 from routesparse.engine.models.token_count import chat
 from routesparse.engine.prompts.jsonl import IN_WORDS, read_rows
@@ -106,9 +108,7 @@ def _upload() -> tuple[bytes, str] | None:
     models = offered()
     model = models.get(str(st.session_state.get("with_model"))) or next(iter(models.values()))
     text = remembered(
-        "jsonl-prompt",
-        (model, content, line),
-        lambda: row.prompt(functools.partial(chat, model)),
+        "jsonl-prompt", (model, content, line), lambda: row.prompt(functools.partial(chat, model))
     )
     return text.encode(), f"{label} #{line}"
 
@@ -124,7 +124,7 @@ def _paste() -> tuple[bytes, str] | None:
 def _sample() -> tuple[bytes, str] | None:
     files = sorted((paths.DATA / "samples" / "prompts").glob("*.txt"))
     if not files:
-        st.html('<div class="rs-sub">No sample prompts are installed in data/samples/prompts.</div>')
+        elements.sub("No sample prompts are installed in data/samples/prompts.")
         return None
     names = {file.name: file for file in files}
     name = st.selectbox("Sample", list(names), key="sample", bind="query-params", width=280)
@@ -136,9 +136,9 @@ def _stored() -> tuple[bytes, str] | None:
     run_id = queries.resolve(store, st.query_params["from"])
     run, kept = queries.run(store, run_id), word_queries.words(store, run_id)
     if run is None or kept is None:
-        st.html(
-            '<div class="rs-sub">The text of that run was not kept, only its hash. Its settings are filled in '
-            "below; choose the prompt again.</div>"
+        elements.sub(
+            "The text of that run was not kept, only its hash. Its settings are filled in "
+            "below; choose the prompt again."
         )
         return None
     return kept.text.encode(), clean_label(run.prompt_name)
@@ -154,15 +154,15 @@ def _of_job() -> tuple[bytes, str] | None:
     try:
         return queue.prompts.read(job.id), clean_label(job.label)
     except PromptError:
-        st.html(
-            '<div class="rs-sub">The text of that job was not kept. Its settings are filled in below; choose '
-            "the prompt again.</div>"
+        elements.sub(
+            "The text of that job was not kept. Its settings are filled in below; choose the prompt again."
         )
         return None
 
 
 def _preview(text: str) -> None:
     more = len(text) - _SHOWN_CHARACTERS
-    st.html(plain_text.block(text[:_SHOWN_CHARACTERS], "The prompt"))
+    shown = escape(visible(text[:_SHOWN_CHARACTERS], "\n"))
+    st.html(f'<pre class="rs-block" tabindex="0" role="region" aria-label="The prompt">{shown}</pre>')
     if more > 0:
-        st.html(f'<div class="rs-note">The beginning; {more:,} more characters follow.</div>')
+        elements.note(f"The beginning; {more:,} more characters follow.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field, replace
-from html import escape
 from typing import Any
 
 import streamlit as st
@@ -12,7 +11,7 @@ import streamlit as st
 from routesparse.app.screens.new_run import problems, vary
 from routesparse.app.screens.new_run.problems import NONE, Problem
 from routesparse.app.shell import identity, model_checks, navigate
-from routesparse.app.ui import states
+from routesparse.app.ui import elements, states
 from routesparse.app.ui.glossary import TERMS
 from routesparse.engine import paths
 from routesparse.engine.calibration import tuned
@@ -73,9 +72,8 @@ def form() -> Settings:
         domain = _text("Domain", "in_domain", placeholder="unknown", help="A label to filter runs by")
         rope = _text("RoPE scaling", "rope", max_chars=_MOST_CHARACTERS, help=_ROPE)
         with above:
-            calibrations = _calibrations(model, rope is not None, "calibration")
-            off = {"disabled": taken == "calibration", "help": TERMS["calibration"]}
-            calibration = _select("Calibration", calibrations, "calibration", **off)
+            calibrations = _calibrations(model, rope is not None)
+            calibration = _select("Calibration", calibrations, "calibration", help=TERMS["calibration"])
     with three:
         priced, target, price = policy == "priced", None, None
         if priced:
@@ -116,11 +114,11 @@ def form() -> Settings:
     }
     if target is not None:
         wishes["price"], wishes["quality"] = target.price, target.name
-        st.html(f'<div class="rs-note">{escape(target.name)}: {escape(target.says)}.</div>')
+        elements.note(f"{target.name}: {target.says}.")
     made = Settings(model, rope, target=target)
     if taken is not None:
         with row:
-            made.varied = vary.values(taken, _calibrations(model, rope is not None, vary.CALIBRATIONS))
+            made.varied = vary.values(taken)
         made.requests, made.problems = vary.requests(made.varied, wishes)
     else:
         made.problems = problems.of_settings(wishes)
@@ -179,16 +177,13 @@ def _number(
     return found
 
 
-def _calibrations(model: str, rescaled: bool, key: str) -> list[str]:
+def _calibrations(model: str, rescaled: bool) -> list[str]:
     """The bundled ones, and those made here that are for this model, or that may be where positions are rescaled.
-
-    key: of the field, whose choice stays offered when a scaling is entered or cleared, so that the page says that it
-    does not fit; a choice that is no longer offered would become none without a word.
-    """
+    The chosen one stays offered when a scaling is entered or cleared, so that the page says that it does not
+    fit; a choice that is no longer offered would become none without a word."""
     bundled = [file.stem for file in (paths.DATA / "calibrations").glob("*.json")]
-    chosen = st.session_state.get(key) or st.query_params.get_all(key)
-    kept = {chosen} if isinstance(chosen, str) else set(chosen)
-    others = kept.intersection(_made_for(model, not rescaled))
+    chosen: str = st.session_state.get("calibration") or st.query_params.get("calibration", "")
+    others = {chosen}.intersection(_made_for(model, not rescaled))
     return [NONE, *sorted({*bundled, *_made_for(model, rescaled), *others})]
 
 

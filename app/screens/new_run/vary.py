@@ -34,7 +34,7 @@ class Varied:
     def leave_out(self, value: Any) -> Fix:
         """The button that takes a value out of the entered ones, a text that is none included."""
         left = [text for text in self.texts if text != value and not self._is(text, value)]
-        return Fix("Leave it out", {self.key: left if self.key == CALIBRATIONS else ", ".join(left)})
+        return Fix("Leave it out", {self.key: ", ".join(left)})
 
     def _is(self, text: str, value: Any) -> bool:
         try:
@@ -43,11 +43,9 @@ class Varied:
             return False
 
 
-CALIBRATIONS = "calibrations"
 _KINDS = {
     "price": Varied("price", "prices", "Prices", "0.25, 0.5, 1"),
     "time limit": Varied("budget", "limits", "Time limits Tℓ", "0.25, 0.5, none", problems.EXAMPLE_LIMIT),
-    "calibration": Varied("calibration", CALIBRATIONS, "Calibrations", "two or more"),
 }
 
 
@@ -70,19 +68,9 @@ def choose() -> str | None:
     return chosen if chosen in _KINDS else None
 
 
-def values(chosen: str, calibrations: list[str]) -> Varied:
+def values(chosen: str) -> Varied:
     """Draw the field with the values, which live in the address. chosen: what ``choose`` returned."""
     kind = _KINDS[chosen]
-    if chosen == "calibration":
-        ticked = st.multiselect(
-            kind.label,
-            calibrations,
-            key=kind.key,
-            bind="query-params",
-            placeholder=kind.example,
-            width="stretch",
-        )
-        return replace(kind, texts=tuple(ticked))
     typed = st.text_input(
         kind.label,
         key=kind.key,
@@ -104,16 +92,9 @@ def requests(varied: Varied, wishes: dict[str, Any]) -> tuple[list[RunRequest], 
     if found:
         return [], found
     asked = sweep.with_values(RunRequest(**wishes), varied.field, values)
-    for request in asked:
-        wrong = problems.of_calibration(request)
-        if wrong is None:
-            continue
-        if varied.field != "calibration":
-            # A calibration holds for one price and one limit, so that another one settles it for the whole sweep.
-            found.append(Problem(wrong, (problems.UNCALIBRATED,)))
-            break
-        found.append(Problem(wrong, (varied.leave_out(request.calibration),)))
-    return ([], found) if found else (asked, [])
+    # A calibration holds for one price and one limit, so that another one settles it for the whole sweep.
+    wrong = next(filter(None, map(problems.of_calibration, asked)), None)
+    return ([], [Problem(wrong, (problems.UNCALIBRATED,))]) if wrong else (asked, [])
 
 
 def _values(varied: Varied, policy: str) -> tuple[list[Any], list[Problem]]:
@@ -142,10 +123,6 @@ def _values(varied: Varied, policy: str) -> tuple[list[Any], list[Problem]]:
     try:
         sweep.check_size(len(varied.texts))
     except ConfigError as error:
-        fixes: list[Fix] = []
-        if not varied.texts:
-            if field != "calibration":
-                fixes.append(Fix(f"Use {varied.example}", {varied.key: varied.example}))
-            fixes.append(nothing)
-        found.append(Problem(f"{varied.label}: {error}", tuple(fixes)))
+        example = Fix(f"Use {varied.example}", {varied.key: varied.example})
+        found.append(Problem(f"{varied.label}: {error}", () if varied.texts else (example, nothing)))
     return values, found

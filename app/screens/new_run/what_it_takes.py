@@ -12,7 +12,7 @@ import pandas as pd
 from routesparse.app.shell.access import Access
 from routesparse.app.shell.model_checks import loaded_profile
 from routesparse.app.ui import numbers
-from routesparse.app.ui.error_words import wrong
+from routesparse.app.ui.states import wrong
 from routesparse.engine.errors import InputError
 from routesparse.engine.jobs.estimate import job_estimate, scaled
 from routesparse.engine.jobs.request import RunRequest

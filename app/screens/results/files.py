@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.ui.error_words import wrong
+from routesparse.app.ui.states import wrong
 from routesparse.engine.errors import ResultsError
 from routesparse.engine.files.plain_files import identity
 from routesparse.engine.results import evaluations

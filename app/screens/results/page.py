@@ -15,8 +15,8 @@ import streamlit as st
 from routesparse.app.screens.results import figures
 from routesparse.app.screens.results.files import Offered, method_rows, offered, task_rows
 from routesparse.app.shell import switch, view
-from routesparse.app.ui import design, exports, glossary, numbers, plot, states
-from routesparse.app.ui.error_words import wrong
+from routesparse.app.ui import design, elements, exports, numbers, plot, states
+from routesparse.app.ui.states import wrong
 from routesparse.engine.errors import ResultsError
 from routesparse.engine.results import answers, report, shift, tables, wording
 from routesparse.engine.results.evaluations import MethodRow
@@ -32,7 +32,7 @@ def render() -> None:
     for problem in problems:
         states.field_error(f"{problem}.{' The others are shown.' if found else ''}")
     if problems:
-        st.html('<div class="rs-note">A file of this home can be made anew from its predictions:</div>')
+        elements.note("A file of this home can be made anew from its predictions:")
         st.code(states.here(SCORE_AGAIN), language="bash", width=520)
     if found:
         _evaluation(_chosen(found))
@@ -56,7 +56,7 @@ def _evaluation(chosen: Offered) -> None:
         for question, answer in answers.answers(chosen.found, length, chosen.verdicts)
     )
     st.html(f'<div class="rs-concludes" role="status">{told}</div>')
-    st.html(f'<div class="rs-note">{escape(wording.about(chosen.found))} {escape(report.LIMITS)}</div>')
+    elements.note(f"{wording.about(chosen.found)} {report.LIMITS}")
     _front_card(chosen, length)
     _report_card(chosen)
 
@@ -111,12 +111,9 @@ def _length(chosen: Offered) -> int | None:
 def _front_card(chosen: Offered, length: int) -> None:
     found, unit = chosen.found, wording.unit(chosen.found)
     drawn = [row for row in found.at(length) if row.area and row.change is not None]
-    with st.container(border=True, key="card-front", gap="xsmall"):
-        st.html(
-            f'<div class="rs-h">Loss over area at {length:,} tokens{glossary.mark("evaluation_front")}</div>'
-        )
+    with elements.card("front", f"Loss over area at {length:,} tokens", "evaluation_front"):
         if not drawn:
-            st.html('<div class="rs-sub">Not measured.</div>')
+            elements.sub("Not measured.")
             return
         chart = figures.loss_over_area(drawn, unit, design.current_theme())
         plot.show(chart, "front-chart", f"Loss over area, against dense, {unit}")
@@ -152,8 +149,7 @@ def _doubts(shown: list[MethodRow]) -> str:
 def _report_card(chosen: Offered) -> None:
     """What the page leaves out, as files."""
     found = chosen.found
-    with st.container(border=True, key="card-report", gap="xsmall"):
-        st.html('<div class="rs-h">Every method, task, length, ablation, control and test</div>')
+    with elements.card("report", "Every method, task, length, ablation, control and test"):
         _page_button(
             "Report (HTML)",
             f"{chosen.key}.html",
@@ -179,8 +175,7 @@ def _tuned_prices() -> None:
             )
     if not told:
         return
-    with st.container(border=True, key="card-shift", gap="xsmall"):
-        st.html(f'<div class="rs-h">{escape(shift.TITLE)}{glossary.mark("quality")}</div>')
+    with elements.card("shift", shift.TITLE, "quality"):
         for path, found in told:
             _page_button(
                 f"Report of {found.goals[0].units} (HTML)",
@@ -190,11 +185,4 @@ def _tuned_prices() -> None:
 
 
 def _page_button(label: str, file: str, made: Callable[[], str]) -> None:
-    st.download_button(
-        label,
-        made,
-        file_name=file,
-        mime="text/html",
-        key=f"report-{file}",
-        on_click="ignore",
-    )
+    st.download_button(label, made, file_name=file, mime="text/html", key=f"report-{file}", on_click="ignore")

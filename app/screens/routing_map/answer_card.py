@@ -8,8 +8,8 @@ from html import escape
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.ui import exports, glossary, numbers, tables
-from routesparse.app.ui.plain_text import mark
+from routesparse.app.ui import elements, exports, glossary, numbers, tables
+from routesparse.engine.export.plain_text import mark
 from routesparse.engine.rows import ContinuationRow, RunRow
 from routesparse.engine.store import frames, queries
 from routesparse.engine.store.owner_view import OwnerView
@@ -22,8 +22,7 @@ _INVISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 
 def card(store: OwnerView, run: RunRow, batch_index: int) -> None:
     """Both sides' most probable next tokens with their probabilities; says why where nothing was compared."""
-    with st.container(border=True, key="card-answer", gap="xsmall"):
-        st.html(f'<div class="rs-h">The next token, dense against this run{glossary.mark("answer")}</div>')
+    with elements.card("answer", "The next token, dense against this run", "answer"):
         rows = queries.answers(store, run.run_id, batch_index)
         if rows.empty:
             told = (
@@ -31,7 +30,7 @@ def card(store: OwnerView, run: RunRow, batch_index: int) -> None:
                 if run.top1_agreement is not None
                 else "Not compared: no dense prefill ran. Run the prompt again with “Always run dense too”."
             )
-            st.html(f'<div class="rs-sub">{told}</div>')
+            elements.sub(told)
             return
         st.html(table_html(rows))
         exports.chart_foot(
@@ -63,12 +62,11 @@ def continuation_html(row: ContinuationRow) -> str:
     sides = [("both", row.dense_text)]
     if row.same_tokens < row.tokens:
         sides = [("dense", row.dense_text), ("this run", row.routed_text)]
-    lines = (
-        f'<tr><th class=l scope=row>{side}</th><td class="l say"><code>{_differing(text, row.same_text)}</code>'
-        "</td></tr>"
+    lines = [
+        (f'<th class="l" scope="row">{side}</th>', f"<code>{_differing(text, row.same_text)}</code>")
         for side, text in sides
-    )
-    return told + tables.framed("".join(lines))
+    ]
+    return told + tables.table([], lines, (1,))
 
 
 def _differing(text: str | None, same: str) -> str:
@@ -83,17 +81,13 @@ def _differing(text: str | None, same: str) -> str:
 def table_html(rows: pd.DataFrame) -> str:
     """Rank by rank; a rank that another token holds is marked."""
     sides = {side: rows.sort_values(f"{side}_rank").head(_SHOWN) for side in ("dense", "routed")}
-    body = []
-    pairs = zip(frames.rows(sides["dense"]), frames.rows(sides["routed"]), strict=True)
-    for dense, routed in pairs:
+    lines = []
+    for dense, routed in zip(frames.rows(sides["dense"]), frames.rows(sides["routed"]), strict=True):
         same = dense.token_id == routed.token_id
         mark = "" if same else '<span class="rs-warn" title="another token">≠</span>'
-        body.append(
-            f"<tr><td class=l>{_token(dense)}</td><td>{_probability(dense.dense)}</td><td>{mark}</td>"
-            f"<td class=l>{_token(routed)}</td><td>{_probability(routed.routed)}</td></tr>"
-        )
-    head = "<th class=l>dense</th><th>probability</th><th></th><th class=l>this run</th><th>probability</th>"
-    return tables.framed(f"<tr>{head}</tr>{''.join(body)}")
+        one, other = _probability(dense.dense), _probability(routed.routed)
+        lines.append((_token(dense), one, mark, _token(routed), other))
+    return tables.table(("dense", "probability", "", "this run", "probability"), lines, (0, 3))
 
 
 def _token(row: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html import escape
 from typing import Any
 
@@ -9,7 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.shell import navigate, view
-from routesparse.app.ui import design, drift_note, exports, glossary, numbers, tables
+from routesparse.app.ui import design, drift_note, elements, exports, glossary, numbers, tables
 from routesparse.app.unit import panel
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import compare_queries, frames, queries
@@ -20,8 +21,8 @@ _BAD = '<span class="rs-warn">{}</span>'
 
 def claims_card(choice: pd.Series, run: RunRow, layer: pd.Series | None) -> None:
     """layer: its row of queries.layers."""
-    with st.container(border=True, key="card-claims", gap="xsmall"):
-        st.html(f'<div class="rs-h">Certificates and the truth</div>{claims_html(choice, run, layer)}')
+    with elements.card("claims", "Certificates and the truth"):
+        st.html(claims_html(choice, run, layer))
 
 
 def claims_html(choice: pd.Series, run: RunRow, layer: pd.Series | None) -> str:
@@ -30,15 +31,9 @@ def claims_html(choice: pd.Series, run: RunRow, layer: pd.Series | None) -> str:
     dense = choice["pattern"] == "dense"
     if not dense:
         lines += [_head(choice, run), _conformal(choice, run), _row(choice)]
-    head = (
-        '<th class="l">at least this mass</th><th>certified</th><th>must reach</th><th>audited</th><th></th>'
-    )
-    body = "".join(
-        f'<tr><td class="l">{name}{glossary.mark(term)}</td><td>{certified}</td><td>{floor}</td><td>{audited}</td>'
-        f'<td class="l">{verdict}</td></tr>'
-        for name, term, certified, floor, audited, verdict in lines
-    )
-    table = tables.framed(f"<tr>{head}</tr>{body}") if lines else ""
+    heads = ("at least this mass", "certified", "must reach", "audited", "")
+    cells = [(f"{name}{glossary.mark(term)}", *others) for name, term, *others in lines]
+    table = tables.table(heads, cells, (0, 4)) if lines else ""
     none = '<div class="rs-sub">This unit is dense: it reads every key, so no certificate applies.</div>'
     missed = ""
     if not numbers.is_missing(choice["covered"]) and not choice["covered"]:
@@ -97,18 +92,13 @@ def _row(choice: pd.Series) -> tuple[str, ...]:
 def segments_card(store: OwnerView, run: RunRow, unit: queries.Unit) -> None:
     """The same head over the segments of its prompt."""
     rows = compare_queries.over_segments(store, unit)
-    with st.container(border=True, key="card-segments", gap="xsmall"):
-        st.html('<div class="rs-h">The same head over the segments of this prompt</div>')
-        lines = [
-            (
-                f'<td class="l">{_link(store, unit, str(row.segment + 1), segment=row.segment)}</td>'
-                f"<td>{numbers.tokens(row.first_token, row.tokens)}</td>",
-                row,
-                row.segment == unit.segment,
-            )
-            for row in frames.rows(rows)
-        ]
-        st.html(_table('<th class="l">segment</th><th>tokens</th>', lines))
+    with elements.card("segments", "The same head over the segments of this prompt"):
+        lines = []
+        for row in frames.rows(rows):
+            link = _link(store, replace(unit, segment=row.segment), str(row.segment + 1))
+            lines.append((link, f"<td>{numbers.tokens(row.first_token, row.tokens)}</td>", *_decision(row)))
+        here = (rows["segment"] == unit.segment).to_numpy().nonzero()[0]
+        st.html(tables.table(("segment", "<th>tokens</th>", *_heads()), lines, (0, 2), here))
         exports.chart_foot(
             f"segments-{queries.label(run.run_id)}-layer-{unit.layer}-head-{unit.head}",
             f"n = {len(rows)} segments · masses as share of 1 · source: head_choice and audit of run "
@@ -121,10 +111,9 @@ def segments_card(store: OwnerView, run: RunRow, unit: queries.Unit) -> None:
 def runs_card(store: OwnerView, unit: queries.Unit) -> None:
     """The same head in other runs of the same weights."""
     rows = compare_queries.over_runs(store, unit)
-    with st.container(border=True, key="card-other-runs", gap="xsmall"):
-        st.html(f'<div class="rs-h">The same head in other runs, segment {unit.segment + 1}</div>')
+    with elements.card("other-runs", f"The same head in other runs, segment {unit.segment + 1}"):
         if len(rows) < 2:
-            st.html('<div class="rs-sub">No other stored run of these weights reaches this segment.</div>')
+            elements.sub("No other stored run of these weights reaches this segment.")
             return
         theme = design.current_theme().name
         st.html(store.made("other runs", [unit, theme], lambda: _runs_html(store, unit, rows)))
@@ -141,54 +130,42 @@ def _runs_html(store: OwnerView, unit: queries.Unit, rows: pd.DataFrame) -> str:
     lines = []
     for row in frames.rows(rows):
         other = queries.Unit(str(row.run_id), unit.layer, unit.head, unit.segment)
+        link = _link(store, other, queries.short_id(store, other.run_id))
         domain = "–" if numbers.is_missing(row.domain) else str(row.domain)
-        lines.append(
-            (
-                f'<td class="l">{_link(store, other, queries.short_id(store, other.run_id))}</td>'
-                f'<td class="l">{escape(str(row.prompt_name))}</td><td class="l">{escape(domain)}</td>',
-                row,
-                row.run_id == unit.run_id,
-            )
-        )
-    return _table('<th class="l">run</th><th class="l">prompt</th><th class="l">domain</th>', lines)
+        named = [f'<td class="l">{escape(text)}</td>' for text in (str(row.prompt_name), domain)]
+        lines.append((link, *named, *_decision(row)))
+    here = (rows["run_id"] == unit.run_id).to_numpy().nonzero()[0]
+    return tables.table(("run", "prompt", "domain", *_heads()), lines, (0, 1, 2, 3), here)
 
 
-def _link(store: OwnerView, unit: queries.Unit, label: str, **changes: int) -> str:
-    address = navigate.address("map", **{**view.address_of(store, unit), **changes})
+def _link(store: OwnerView, unit: queries.Unit, label: str) -> str:
+    address = navigate.address("map", **view.address_of(store, unit))
     return f'<a href="{escape(address)}" target="_self">{escape(label)}</a>'
 
 
-def _table(first: str, lines: list[tuple[str, Any, bool]]) -> str:
-    """HTML rows of decisions: cells that name each, the decision, and whether it is the one shown."""
-    theme = design.current_theme()
-    head = (
-        f'{first}<th class="l">choice</th>{glossary.heading("kept", "density")}'
-        f"{glossary.heading('g', 'gate_statistic')}"
-        f"{glossary.heading('certified', 'certificate')}{glossary.heading('u', 'disagreement')}"
-        f"{glossary.heading('risk', 'risk')}{glossary.heading('predicted µs', 'kernel')}"
-        f"{glossary.heading('fallback', 'fallback')}<th>audited mass</th>{glossary.heading('error', 'error')}"
-    )
-    body = []
-    for start, row, here in lines:
-        sparse = row.pattern != "dense"
-        cells = (
-            numbers.share(row.density),
-            numbers.mass(row.gate_statistic),
-            numbers.bound(row.lower_mass) if sparse else "–",
-            numbers.mass(row.disagreement),
-            numbers.mass(row.risk),
-            numbers.whole_micros(row.kernel_us),
-            "–" if numbers.is_missing(row.fallback) else escape(str(row.fallback)),
-            _dash(row.audited_mass, 3),
-            _dash(row.audited_error, 4),
-        )
-        budget = escape(str(row.budget) if sparse else "all keys")
-        body.append(
-            f'<tr class="{"pick" if here else ""}">{start}<td class="l wrap">'
-            f"{tables.pattern_cell(theme, row.pattern, row.density)} {budget}</td>"
-            f"{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
-        )
-    return tables.framed(f"<tr>{head}</tr>{''.join(body)}")
+def _heads() -> list[str]:
+    """Of the cells of ``_decision``."""
+    termed = {"kept": "density", "g": "gate_statistic", "certified": "certificate", "u": "disagreement"}
+    termed |= {"risk": "risk", "predicted µs": "kernel", "fallback": "fallback"}
+    heads = [glossary.heading(name, term) for name, term in termed.items()]
+    return ["choice", *heads, "audited mass", glossary.heading("error", "error")]
+
+
+def _decision(row: Any) -> list[str]:
+    sparse = row.pattern != "dense"
+    cell = tables.pattern_cell(design.current_theme(), row.pattern, row.density)
+    return [
+        f'<td class="l wrap">{cell} {escape(str(row.budget) if sparse else "all keys")}</td>',
+        numbers.share(row.density),
+        numbers.mass(row.gate_statistic),
+        numbers.bound(row.lower_mass) if sparse else "–",
+        numbers.mass(row.disagreement),
+        numbers.mass(row.risk),
+        numbers.whole_micros(row.kernel_us),
+        "–" if numbers.is_missing(row.fallback) else escape(str(row.fallback)),
+        _dash(row.audited_mass, 3),
+        _dash(row.audited_error, 4),
+    ]
 
 
 def _dash(value: object, digits: int) -> str:

@@ -1,4 +1,4 @@
-"""The layer x head map as data for map_component.js: cells, letters, fallback marks, hovers, and the margin."""
+"""The layer x head map as data for map.js: cells, letters, fallback marks, hovers, and the margin."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FORMATS = {
     "entropy": ("entropy in nats, mean over the probe rows", lambda v: numbers.mass(v, 2)),
     "audited_error": ("relative output error, mean over the audited rows", lambda v: numbers.mass(v, 4)),
 }
-_IN_EVERY_HOVER = ("pattern", "density", "mass", "lower_mass", "fallback", "probe")
+_IN_EVERY_HOVER = ("pattern", "density", "mass", "lower_mass", "fallback")
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,6 @@ def cells(choices: pd.DataFrame, metric: str, theme: design.Theme, layers: int, 
     """The colour of every (layer, head); grey where the metric was not measured."""
     colors = np.full((layers, heads), theme.null, object)
     at = choices["layer"].to_numpy(), choices["head"].to_numpy()
-    if metric == "probe":
-        return Cells(colors, None, "attention mass of the probe, each head scaled to its own peak", 0, 1)
     if metric == "pattern":
         kinds = list(zip(choices["pattern"], choices["density"], strict=True))
         known_colors = {kind: design.pattern_color(theme, *kind) for kind in set(kinds)}
@@ -87,15 +85,11 @@ def drawing(
     picked: tuple[int, int],
     theme: design.Theme,
     shape: tuple[int, int],
-    sprite: str | None = None,
     tau_layer: float | None = None,
 ) -> tuple[dict[str, Any], Cells]:
-    """The map of one segment and, per layer, measured and planned time against T_l.
-
-    ``sprite``: a picture that covers all cells, instead of letters. ``tau_layer``: policy "priced"; the layers'
-    certificates stand in a column beside the map.
-    ``version`` changes with everything but ``picked``: the browser then only moves the ring.
-    """
+    """The map of one segment and, per layer, measured and planned time against T_l. ``tau_layer``: policy "priced";
+    the layers' certificates stand in a column beside the map. ``version`` changes with everything but
+    ``picked``: the browser then only moves the ring."""
     layers, heads = shape
     shown = cells(choices, metric, theme, layers, heads)
     row_px = 44 if layers <= 12 else max(17, 560 // layers)
@@ -123,7 +117,6 @@ def drawing(
         "letters": "".join(letters.ravel()),
         "marks": "".join(marks.ravel()),
         "values": _values(shown, metric) if heads <= 12 and row_px >= 40 else None,
-        "sprite": sprite,
         "tips": tips.ravel().tolist(),
         "times": _times(layer_rows, choices, tau_layer),
     }

@@ -5,25 +5,18 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.screens.routing_map import (
-    answer_card,
-    head_panel,
-    map_component,
-    map_figure,
-    map_legend,
-    sprite_figure,
-)
+from routesparse.app.screens.routing_map import answer_card, head_panel, map_figure, map_legend
 from routesparse.app.shell import navigate, run_header, switch, view
 from routesparse.app.shell.access import access
 from routesparse.app.shell.view import METRICS, View
-from routesparse.app.ui import design, exports, facts, glossary, numbers, states
+from routesparse.app.ui import browser_part, design, elements, exports, glossary, numbers, states
 from routesparse.app.unit import cards
 from routesparse.engine.export import run_figures
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries
 from routesparse.engine.store.owner_view import OwnerView
-from routesparse.engine.store.sprite import probe_sprite
 
+_map = browser_part.component(__file__, "map")  # one SVG, which reports clicks on cells
 _TERMS = ("kept", "speedup", "fallback", "uncertified", "answer", "error")  # of the figures at the top
 
 
@@ -59,7 +52,7 @@ def render() -> None:
     is_whole = int(layers["units"].sum()) >= run.units
     missed = int(layers["uncertified"].sum()) if is_whole else None
     told = run_figures.figures(run, missed, int(layers["layer_uncertified"].sum()))
-    st.html(facts.boxes_html([(*box, term) for box, term in zip(told, _TERMS, strict=True)]))
+    st.html(elements.boxes_html([(*box, term) for box, term in zip(told, _TERMS, strict=True)]))
     left, right = st.columns([1.75, 1], gap="small")
     with left:
         _map_card(store, run, shown, choices, layers, (layer, head))
@@ -100,20 +93,14 @@ def _map_card(
     picked: tuple[int, int],
 ) -> None:
     theme = design.current_theme()
-    with st.container(border=True, key="card-map", gap="xsmall"):
+    with elements.card("map"):
         switch.buttons("metric", METRICS, shown.metric)
         shape = run.layers, run.heads
-        sprite = None
-        if shown.metric == "probe":
-            sprite = probe_sprite(store, run.run_id, shown.segment, shown.batch_index, shape)
-        picture = None if sprite is None else sprite_figure.data_uri(sprite, theme)
         # A click changes the ring alone.
         drawing, cells = store.made(
             "map",
             [shown.segment, shown.batch_index, shown.metric, theme.name],
-            lambda: map_figure.drawing(
-                choices, layers, shown.metric, picked, theme, shape, picture, run.tau_layer
-            ),
+            lambda: map_figure.drawing(choices, layers, shown.metric, picked, theme, shape, run.tau_layer),
             of=[run.run_id],
         )
         st.html(
@@ -126,11 +113,8 @@ def _map_card(
                 f"(must reach {numbers.threshold(run.tau_layer)}; ↑: levels that the layer climbed for it; "
                 f"–: all dense{'; red: ran uncertified' if layers['layer_uncertified'].any() else ''})</div>"
             )
-        map_component.show({**drawing, "picked": list(picked)}, _take_click)
-        if sprite is not None:
-            st.html(sprite_figure.legend(sprite, theme))
-        else:
-            st.html(map_legend.legend(choices, cells, shown.metric, theme))
+        _map(key="map", data={**drawing, "picked": list(picked)}, on_picked_change=_take_click)
+        st.html(map_legend.legend(choices, cells, shown.metric, theme))
         if shown.metric == "audited_error" and run.audit_depth == "none":
             again = {"from": queries.short_id(store, run.run_id), "audit": "rows"}
             navigate.link("Not audited: run it again with audit rows", "new", **again)
@@ -147,6 +131,6 @@ def _map_card(
 
 def _take_click() -> None:
     """A click on a cell becomes part of the address."""
-    cell = map_component.picked()
+    cell = st.session_state["map"].picked
     if cell is not None:
-        view.write(layer=cell[0], head=cell[1])
+        view.write(layer=int(cell[0]), head=int(cell[1]))

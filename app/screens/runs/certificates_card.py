@@ -11,9 +11,9 @@ import streamlit as st
 from routesparse.app.screens.runs import run_table, trash_card
 from routesparse.app.shell import navigate
 from routesparse.app.shell.access import Access
-from routesparse.app.ui import exports, numbers, tables
-from routesparse.app.ui.plain_text import visible
+from routesparse.app.ui import elements, exports, numbers, tables
 from routesparse.engine.export import certificate_words
+from routesparse.engine.export.plain_text import visible
 from routesparse.engine.store import certificate_queries, queries
 from routesparse.engine.verdict import SIGNS
 
@@ -25,7 +25,7 @@ def card(opened: Access) -> None:
     found = certificate_queries.certificates(opened.store)
     if found.empty:
         return
-    with st.container(border=True, key="card-certificates", gap="xsmall"):
+    with elements.card("certificates"):
         actions = st.container(horizontal=True, gap="small", vertical_alignment="center")
         verdicts = list(zip(found["verdict"], found["tolerance"], strict=True))
         levels = [certificate_words.level(*one) for one in verdicts]

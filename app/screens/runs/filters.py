@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.screens.runs import run_table
-from routesparse.app.shell import switch, verdict_bar, view
+from routesparse.app.shell import switch, verdict_bar
 from routesparse.engine.store import queries
 from routesparse.engine.verdict import LEVELS, WARNINGS, Verdict
 
@@ -72,16 +72,8 @@ def shape() -> tuple[list[str], bool]:
     with st.popover("Columns", help="Which columns the table has; the address keeps them"):
         names = {name: label for name, label in run_table.LABELS.items() if name != "prompt"}
         wanted = [name for name in st.query_params.get("columns", "").split(",") if name in names]
-        # The address decides; the widget only changes it.
-        st.session_state["columns-choice"] = chosen = wanted or list(run_table.SHOWN)
-        st.multiselect(
-            "Columns",
-            list(names),
-            format_func=names.__getitem__,
-            key="columns-choice",
-            width=420,
-            on_change=lambda: view.write(columns=",".join(st.session_state["columns-choice"])),
-        )
+        chosen = wanted or list(run_table.SHOWN)
+        switch.many("columns", "Columns", list(names), chosen, format_func=names.__getitem__, width=420)
     grouped = st.toggle(
         "Group by prompt",
         key="grouped",

@@ -11,10 +11,10 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.screens.runs import certificates_card, filters, jobs, label_form, run_table, trash_card
-from routesparse.app.shell import boundary, navigate, new_run_address, no_runs
+from routesparse.app.shell import boundary, navigate, new_run_address, run_header
 from routesparse.app.shell.access import Access, access
-from routesparse.app.ui import exports, numbers, states, tables
-from routesparse.app.ui.plain_text import visible
+from routesparse.app.ui import elements, exports, numbers, states, tables
+from routesparse.engine.export.plain_text import visible
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import label_queries, queries, spool, verdicts
 
@@ -47,7 +47,7 @@ def render() -> None:
     if values["model"]:
         _table(opened, filters.row(values))
     else:
-        deleted = no_runs.trashed(store)
+        deleted = run_header.trashed(store)
         states.empty(
             f"No runs: {deleted}, below" if deleted else "No runs yet",
             [
@@ -75,7 +75,7 @@ def _sample(runs: pd.DataFrame) -> str | None:
 
 
 def _table(opened: Access, limits: queries.RunFilter) -> None:
-    with st.container(border=True, key="card-runs", gap="xsmall"):
+    with elements.card("runs"):
         actions = st.container(horizontal=True, gap="small", vertical_alignment="center", key="actions")
         with st.container(horizontal=True, gap="small", vertical_alignment="center", key="quiet-shape"):
             baseline = _baseline(opened)
@@ -227,10 +227,7 @@ def _rejected(opened: Access) -> None:
                     f"{rejection.name} · {rejection.rejected_at[:16].replace('T', ' ')}\n{rejection.reason}"
                 )
                 st.button(
-                    "Discard",
-                    key=f"discard-{rejection.name}",
-                    on_click=_discard,
-                    args=(rejection.name,),
+                    "Discard", key=f"discard-{rejection.name}", on_click=_discard, args=(rejection.name,)
                 )
         for rejection in opened.sample_problems:
             st.text(f"sample {rejection.name}\n{rejection.reason}")

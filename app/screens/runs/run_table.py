@@ -12,7 +12,7 @@ import streamlit as st
 from routesparse.app.shell import setting_words, verdict_bar
 from routesparse.app.ui import design, numbers
 from routesparse.app.ui.glossary import TERMS
-from routesparse.app.ui.plain_text import visible
+from routesparse.engine.export.plain_text import visible
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries
 from routesparse.engine.verdict import Verdict

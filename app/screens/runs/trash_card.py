@@ -8,9 +8,9 @@ from html import escape
 import streamlit as st
 
 from routesparse.app.shell.access import Access
-from routesparse.app.ui import numbers, states
-from routesparse.app.ui.plain_text import visible
+from routesparse.app.ui import elements, numbers, states
 from routesparse.engine.errors import RouteSparseError
+from routesparse.engine.export.plain_text import visible
 from routesparse.engine.store import label_queries, queries
 from routesparse.engine.store.trash import KEPT_DAYS
 
@@ -44,9 +44,9 @@ def card(opened: Access) -> None:
     if rows.empty:
         return
     with st.expander(f"Trash: {numbers.several(len(rows), 'run')}", icon=":material/delete:", key="trash"):
-        st.html(
-            f'<div class="rs-note">Deleted runs are kept for {KEPT_DAYS} days and then removed for good, with their '
-            "names, notes and tags.</div>"
+        elements.note(
+            f"Deleted runs are kept for {KEPT_DAYS} days and then removed for good, with their "
+            "names, notes and tags."
         )
         for row in rows.head(_MOST_LISTED).itertuples():
             key = f"quiet-{row.run_id}"
@@ -60,7 +60,7 @@ def card(opened: Access) -> None:
                     "Restore", key=f"restore-{row.run_id}", on_click=_restore, args=(opened, [row.run_id])
                 )
         if len(rows) > _MOST_LISTED:
-            st.html(f'<div class="rs-note">And {len(rows) - _MOST_LISTED:,} more, deleted earlier.</div>')
+            elements.note(f"And {len(rows) - _MOST_LISTED:,} more, deleted earlier.")
         with st.popover("Empty the trash", key="empty-trash"):
             st.html(f"<div>Delete {numbers.several(len(rows), 'run')} for good? That can’t be undone.</div>")
             # Exactly the runs that the question counts: what another tab deletes meanwhile can be restored.

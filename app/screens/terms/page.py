@@ -7,7 +7,7 @@ from html import escape
 
 import streamlit as st
 
-from routesparse.app.ui import glossary, tables
+from routesparse.app.ui import elements, glossary, tables
 from routesparse.app.ui.glossary import TERMS
 
 # (equation, formula, what it says, where the code has it)
@@ -55,28 +55,19 @@ def render() -> None:
         "where the paper defines them; “ours” marks what is not in the paper.</div>"
     )
     if wanted in TERMS:
-        with st.container(border=True, key="card-term", gap="xsmall"):
-            st.html(
-                f'<div class="rs-h">{escape(glossary.name(wanted))}</div><div>{escape(TERMS[wanted])}</div>'
-            )
+        with elements.card("term", glossary.name(wanted)):
+            st.html(f"<div>{escape(TERMS[wanted])}</div>")
             number = _EQUATION.search(TERMS[wanted])
             if number:
                 st.html("".join(_equation(*row) for row in EQUATIONS if row[0] == int(number[1])))
-    with st.container(border=True, key="card-scope", gap="xsmall"):
-        st.html(
-            f'<div class="rs-h">What a certificate speaks about</div><div>{escape(glossary.CERTIFICATE_SCOPE)}</div>'
-        )
-    with st.container(border=True, key="card-equations", gap="xsmall"):
-        st.html(
-            '<div class="rs-h">Equations of the paper</div>' + "".join(_equation(*row) for row in EQUATIONS)
-        )
-    with st.container(border=True, key="card-terms", gap="xsmall"):
-        rows = "".join(
-            f'<tr class="{"pick" if term == wanted else ""}"><td class="l">{escape(glossary.name(term))}</td>'
-            f'<td class="l say">{escape(TERMS[term])}</td></tr>'
-            for term in sorted(TERMS, key=lambda term: glossary.name(term).lower())
-        )
-        st.html('<div class="rs-h">All terms</div>' + tables.framed(rows))
+    with elements.card("scope", "What a certificate speaks about"):
+        st.html(f"<div>{escape(glossary.CERTIFICATE_SCOPE)}</div>")
+    with elements.card("equations", "Equations of the paper"):
+        st.html("".join(_equation(*row) for row in EQUATIONS))
+    with elements.card("terms", "All terms"):
+        names = sorted(TERMS, key=lambda term: glossary.name(term).lower())
+        rows = [[escape(glossary.name(term)), escape(TERMS[term])] for term in names]
+        st.html(tables.table([], rows, (0, 1), [names.index(wanted)] if wanted in TERMS else ()))
 
 
 def _equation(number: int, formula: str, says: str, file: str) -> str:

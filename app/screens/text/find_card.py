@@ -10,8 +10,8 @@ import streamlit as st
 
 from routesparse.app.screens.text import find, selection
 from routesparse.app.shell import view
-from routesparse.app.ui import numbers, states
-from routesparse.app.ui.plain_text import visible
+from routesparse.app.ui import elements, numbers
+from routesparse.engine.export.plain_text import visible
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries
 from routesparse.engine.store.block_shares import BlockShares
@@ -19,8 +19,8 @@ from routesparse.engine.store.word_queries import Words
 
 _BEFORE, _BEHIND = 14, 58  # characters around an occurrence: a narrow window shows the phrase itself
 _LONGEST = 94  # of an occurrence with what stands before it
-# Keys of the session; known: the run and the address that the other two belong to.
-_PHRASE, _REGEX, _KNOWN = "find-phrase", "find-regex", "find-known"
+# Keys of the session; known: the run and the address that the phrase belongs to.
+_PHRASE, _KNOWN = "find-phrase", "find-known"
 
 
 def field(run: RunRow, words: Words) -> find.Found:
@@ -36,14 +36,9 @@ def field(run: RunRow, words: Words) -> find.Found:
             on_change=_take,
             args=(run.run_id, words.text),
         )
-        st.toggle(
-            "Regular expression", key=_REGEX, on_change=_take, args=(run.run_id, words.text), width="content"
-        )
         if found.phrase or len(found.spans):
             st.button("Clear", key="quiet-find-clear", type="tertiary", on_click=_clear, args=(run.run_id,))
-    if found.problem:
-        states.field_error(f"Not searched: {found.problem}.")
-    elif found.phrase.strip() and not len(found.spans):
+    if found.phrase.strip() and not len(found.spans):
         st.html('<div class="rs-sub" role="status">No occurrence in this prompt.</div>')
     elif "find" in st.query_params and not len(found.spans):
         st.html(
@@ -74,8 +69,7 @@ def occurrence_list(
     ]
     table = pd.DataFrame(rows)
     more = f", the first {len(table):,}" if found.more else ""
-    with st.container(border=True, key="card-occurrences", gap="xsmall"):
-        st.html(f'<div class="rs-h">{numbers.several(len(table), "occurrence")}{more}</div>')
+    with elements.card("occurrences", numbers.several(len(table), "occurrence") + more):
         key = f"occurrences-{queries.label(run.run_id)}-{st.query_params.get('find', '')[:40]}"
         st.dataframe(
             table,
@@ -96,10 +90,10 @@ def occurrence_list(
                 "words": st.column_config.TextColumn("Words around it", width=255),
             },
         )
-        st.html(
-            '<div class="rs-note">Click a row to show it in the text and its readers alone. Dropped: fewer than '
+        elements.note(
+            "Click a row to show it in the text and its readers alone. Dropped: fewer than "
             f"{100 * limit:g} % of later rows read its key blocks. Read: by later rows, mean over heads. An occurrence "
-            f"counts for all of the key blocks of {run.block_k} tokens that it lies in.</div>"
+            f"counts for all of the key blocks of {run.block_k} tokens that it lies in."
         )
 
 
@@ -107,20 +101,18 @@ def _current(run: RunRow, words: Words) -> find.Found:
     """What is searched for: what was typed here, or what the address says where it says something else."""
     address = st.query_params.get("find")
     linked = None if address is None else find.linked(words.text, address)
-    # Streamlit forgets a widget's value while its page is not drawn; what an expression found has no phrase.
+    # Streamlit forgets a widget's value while its page is not drawn.
     phrase = st.session_state.setdefault(_PHRASE, "")
     if st.session_state.get(_KNOWN) != (run.run_id, address) or (linked and not phrase):
         meant = linked or find.Found()
-        st.session_state[_PHRASE], st.session_state[_REGEX] = meant.phrase, meant.is_regex
-        st.session_state[_KNOWN] = (run.run_id, address)
+        st.session_state[_PHRASE], st.session_state[_KNOWN] = meant.phrase, (run.run_id, address)
         return meant
-    return find.search(words.text, phrase, st.session_state.setdefault(_REGEX, False))
+    return find.search(words.text, phrase)
 
 
 def _take(run_id: str, text: str) -> None:
     """What was typed becomes part of the address, by its place."""
-    found = find.search(text, st.session_state[_PHRASE], st.session_state[_REGEX])
-    address = find.link(found)
+    address = find.link(find.search(text, st.session_state[_PHRASE]))
     for name in ("find", "at"):
         st.query_params.pop(name, None)
     if address is not None:

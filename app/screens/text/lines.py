@@ -1,7 +1,7 @@
 """A prompt as lines of bounded width, so that the browser knows where every line stands before it has any text.
 
 Lines break at newlines only, and where they are full; what would hide, move or break text is shown as a mark
-(ui/plain_text.py).
+(engine/export/plain_text.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from routesparse.app.ui.plain_text import MARKED, mark, visible
+from routesparse.engine.export.plain_text import MARKED, mark, visible
 
 WIDTH = 72  # cells of a line; a wide character takes two
 _LAST_WORD = 24  # cells at the end of a full line within which a space is looked for

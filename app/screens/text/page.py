@@ -12,8 +12,8 @@ from routesparse.app.screens.text import find, find_card, lens, selection, side
 from routesparse.app.screens.text.selection import BELOW, SCOPES, SHADES, Shown
 from routesparse.app.shell import boundary, navigate, run_header, switch, view
 from routesparse.app.shell.access import access
-from routesparse.app.ui import design, exports, states
-from routesparse.app.unit import row_card, row_words
+from routesparse.app.ui import design, elements, exports, states
+from routesparse.app.unit import row_words
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries, word_queries
 from routesparse.engine.store.block_shares import BlockShares, block_shares
@@ -21,7 +21,6 @@ from routesparse.engine.store.owner_view import OwnerView
 from routesparse.engine.store.word_queries import Words
 
 _WORST = 6
-_ALL = -1  # segments
 
 
 def render() -> None:
@@ -55,7 +54,7 @@ def render() -> None:
         batch_index,
         switch.chosen("scope", SCOPES),
         switch.chosen("shade", shades),
-        row_card.wanted(run),
+        row_words.wanted(run),
         int(switch.chosen("below", BELOW)) / 100,
     )
     words = word_queries.words(store, run.run_id) if batch_index == 0 else None
@@ -69,7 +68,7 @@ def render() -> None:
         unit = queries.Unit(run.run_id, *at, shown.segment or 0, batch_index)
         navigate.link("Show this head on the map", "map", **view.address_of(store, unit))
         if row is not None:
-            row_card.card(store, run, row, loss, words, _show_passage)
+            row_words.card(store, run, row, loss, words, _show_passage)
         side.worst_card(shown, worst, words)
 
 
@@ -107,9 +106,7 @@ def _missing(store: OwnerView, run: RunRow, shares: BlockShares | None, words: W
         with st.container(key="text-missing", horizontal=True, vertical_alignment="center", gap="medium"):
             st.html("".join(f'<div class="rs-sub">{escape(line)}</div>' for line in lines), width="stretch")
             navigate.link(
-                "Analyse again",
-                "new",
-                **{"from": queries.short_id(store, run.run_id), "audit": "rows"},
+                "Analyse again", "new", **{"from": queries.short_id(store, run.run_id), "audit": "rows"}
             )
 
 
@@ -132,7 +129,7 @@ def _text_card(
     parts: selection.Parts = []
     if words is None and shares is None:
         return found, parts
-    with st.container(border=True, key="card-text", gap="xsmall"):
+    with elements.card("text"):
         if shares is not None:
             _controls(shown, shares)
         if words is not None:
@@ -161,24 +158,17 @@ def _controls(shown: Shown, shares: BlockShares) -> None:
         if shares.lost is not None:
             switch.buttons("shade", SHADES, shown.shade)
         if shown.run.segments > 1:
-            options = [_ALL, *range(shown.run.segments)]
-            st.session_state["text-rows"] = _ALL if shown.segment is None else shown.segment
-            st.selectbox(
+            switch.field(
+                "segment",
                 "Rows",
-                options,
-                format_func=lambda s: "rows of all segments" if s == _ALL else f"rows of segment {s + 1}",
-                key="text-rows",
+                list(range(shown.run.segments)),
+                shown.segment,
+                index=None,
+                placeholder="rows of all segments",
+                format_func=lambda s: f"rows of segment {s + 1}",
                 label_visibility="collapsed",
                 width=190,
-                on_change=_take_segment,
             )
-
-
-def _take_segment() -> None:
-    if st.session_state["text-rows"] == _ALL:
-        st.query_params.pop("segment", None)
-    else:
-        view.write(segment=st.session_state["text-rows"])
 
 
 def _lens(shown: Shown, words: Words, shade: lens.Shade, marks: lens.Marks) -> None:

@@ -13,9 +13,9 @@ import streamlit as st
 from routesparse.app.screens.text import find, lens, selection
 from routesparse.app.screens.text.selection import BELOW, Shown
 from routesparse.app.shell import switch, view
-from routesparse.app.ui import design, exports, glossary, grid, numbers
-from routesparse.app.ui.plain_text import visible
+from routesparse.app.ui import design, elements, exports, glossary, grid, numbers
 from routesparse.app.unit import row_words
+from routesparse.engine.export.plain_text import visible
 from routesparse.engine.store import queries
 from routesparse.engine.store.block_shares import BlockShares
 from routesparse.engine.store.word_queries import Words
@@ -23,16 +23,11 @@ from routesparse.engine.store.word_queries import Words
 _UNREAD = "no sparse row comes after it"
 
 
-def heads_card(
-    shown: Shown,
-    shares: BlockShares | None,
-    found: find.Found,
-    parts: selection.Parts,
-) -> None:
+def heads_card(shown: Shown, shares: BlockShares | None, found: find.Found, parts: selection.Parts) -> None:
     """Layer x head: who reads the selection; without one, what each head loses."""
     if shares is None:
         return
-    with st.container(border=True, key="card-heads", gap="xsmall"):
+    with elements.card("heads"):
         is_loss = not parts and shares.lost is not None
         if parts:
             per_part = selection.part_shares(shares, parts)
@@ -62,7 +57,7 @@ def heads_card(
                 else "only the dense tail comes after it, which reads everything in every head"
             )
             st.html(f'<div class="rs-dropped" role="status">{verdict}</div>')
-            st.html('<div class="rs-note">Dropped: read by this share of later rows</div>')
+            elements.note("Dropped: read by this share of later rows")
             switch.buttons("below", BELOW, f"{100 * shown.below:g}")
         peak = float(np.nanmax(values, initial=0)) or 1.0
         drawn = _drawing(shown, values, dropped, note, peak if is_loss else None)
@@ -114,13 +109,15 @@ def _drawing(
             text = ("╱" if dropped[layer, head] else "") + ("<1" if number == 0 < value else str(number))
             told = f"{note}: {100 * value:.1f} %"
         hover = f"layer {layer}, head {head}\n{told}"
-        picked = (layer, head) == shown.at
-        cells.append((layer, head, color, text, False, hover, picked))
-    table = pd.DataFrame(cells, columns=["row", "column", "color", "text", "strong", "hover", "framed"])
-    layers, heads = values.shape
-    rows = grid.Axis("layer", [str(layer) for layer in range(layers)])
-    columns = grid.Axis("head", [str(head) for head in range(heads)])
-    return grid.drawing(table, rows, columns, theme, max(9, min(30, 460 // layers)))
+        cells.append((layer, head, color, text, hover, (layer, head) == shown.at))
+    table = pd.DataFrame(cells, columns=["layer", "head", "color", "text", "hover", "framed"])
+    return grid.by_head(
+        table,
+        values.shape,
+        theme,
+        strong=False,
+        **table[["color", "text", "hover", "framed"]].to_dict("series"),
+    )
 
 
 def _named(shown: Shown, found: find.Found, parts: selection.Parts) -> str:
@@ -130,8 +127,6 @@ def _named(shown: Shown, found: find.Found, parts: selection.Parts) -> str:
         return escape(row_words.passage_name(shown.run, first, last - first + 1))
     more = "the first " if found.more else ""
     count = f"{more}{numbers.several(len(parts), 'occurrence')}"
-    if not found.phrase:
-        return f"these {count}"
     return f"“<bdi>{escape(visible(' '.join(found.phrase.split())))}</bdi>” ({count})"
 
 
@@ -150,8 +145,7 @@ def _singly(per_part: np.ndarray, below: float) -> str:
 
 def worst_card(shown: Shown, worst: pd.DataFrame, words: Words | None) -> None:
     """The audited rows of the run whose output is farthest off, in words, each with what it lost most on."""
-    with st.container(border=True, key="card-worst", gap="xsmall"):
-        st.html('<div class="rs-h">Worst audited rows of this run, and the words they dropped</div>')
+    with elements.card("worst", "Worst audited rows of this run, and the words they dropped"):
         if worst.empty:
             told = (
                 "Not recorded: the run is older than this list. Analyse the prompt again with audit “rows”."
@@ -160,7 +154,7 @@ def worst_card(shown: Shown, worst: pd.DataFrame, words: Words | None) -> None:
                 told = "Every head ran dense and reads all keys: there is nothing to lose."
             elif shown.run.audit_depth == "none":
                 told = "Not audited. Analyse the prompt again with audit “rows”."
-            st.html(f'<div class="rs-sub">{told}</div>')
+            elements.sub(told)
             return
         for number, (_, row) in enumerate(worst.iterrows()):
             loss = row_words.of_worst(row)

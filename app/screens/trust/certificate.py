@@ -11,10 +11,10 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.shell import export_menu, run_header, switch, verdict_bar
-from routesparse.app.ui import design, exports, facts, glossary, grid, numbers, tables
-from routesparse.app.ui.plain_text import visible
+from routesparse.app.ui import design, elements, exports, glossary, grid, numbers, tables
 from routesparse.engine.certificate_rows import CertificateRow, NamedRow
 from routesparse.engine.export import certificate_words
+from routesparse.engine.export.plain_text import visible
 from routesparse.engine.store import certificate_queries, frames, queries
 from routesparse.engine.store.owner_view import OwnerView
 
@@ -73,12 +73,12 @@ def draw(store: OwnerView, certificate_id: str) -> None:
     _header(store, row)
     heads = certificate_queries.claims(store, row.run_id, "head")
     boxes = certificate_words.figures(row, whole)
-    st.html(facts.boxes_html([(*box, _TERMS[box[0]]) if box[0] in _TERMS else box for box in boxes]))
+    st.html(elements.boxes_html([(*box, _TERMS[box[0]]) if box[0] in _TERMS else box for box in boxes]))
     left, right = st.columns([1.15, 1], gap="small")
     if len(heads):
         with left:
             _map_card(row, heads)
-    with right, st.container(border=True, key="card-says", gap="xsmall"):
+    with right, elements.card("says"):
         st.html(
             '<div class="rs-h">What this says</div>'
             f'<div class="rs-note">{escape(certificate_words.promises(row, whole))}</div>'
@@ -95,8 +95,8 @@ def draw(store: OwnerView, certificate_id: str) -> None:
         with details:
             layers = certificate_queries.claims(store, row.run_id, "layer")
             _table_card(row, layers, "Layer by layer", "layers", "layers, the heads of each pooled")
-            with st.container(border=True, key="card-certificate-made", gap="xsmall"):
-                st.html(f'<div class="rs-h">Made with</div>{facts.lines_html(certificate_words.made(row))}')
+            with elements.card("certificate-made", "Made with"):
+                st.html(elements.lines_html(certificate_words.made(row)))
 
 
 def _header(store: OwnerView, row: CertificateRow) -> None:
@@ -126,7 +126,7 @@ def _header(store: OwnerView, row: CertificateRow) -> None:
 def _map_card(row: CertificateRow, heads: pd.DataFrame) -> None:
     known = {name: metric for name, metric in METRICS.items() if heads[name].notna().any()}
     name = switch.chosen("metric", known)
-    with st.container(border=True, key="card-heads", gap="xsmall"):
+    with elements.card("heads"):
         with st.container(horizontal=True, gap="medium", vertical_alignment="center"):
             st.html('<div class="rs-h">Head by head</div>', width="content")
             switch.buttons("metric", {key: metric.name for key, metric in known.items()}, name)
@@ -154,25 +154,16 @@ def head_map(heads: pd.DataFrame, name: str, shape: tuple[int, int], theme: desi
     lost = rows["lost"].clip(lower=0.0)
     top = max(metric.least, float(lost[lost < float("inf")].max()))
     with_text = shape[1] <= _MOST_HEADS_WITH_TEXT
-    cells = pd.DataFrame(
-        {
-            "row": rows["layer"],
-            "column": rows["head"],
-            "color": [design.scale_color(theme, min(1.0, one / top)) for one in lost],
-            "text": [
-                "–" if numbers.is_missing(value) else metric.text(value) if with_text else ""
-                for value in rows[name]
-            ],
-            "strong": False,
-            "hover": [_hover(row) for row in frames.rows(rows)],
-        }
+    words = ["–" if numbers.is_missing(v) else metric.text(v) if with_text else "" for v in rows[name]]
+    return grid.by_head(
+        rows,
+        shape,
+        theme,
+        color=[design.scale_color(theme, min(1.0, one / top)) for one in lost],
+        text=words,
+        strong=False,
+        hover=[_hover(row) for row in frames.rows(rows)],
     )
-    layers, count = shape
-    axes = (
-        grid.Axis("layer", [str(i) for i in range(layers)]),
-        grid.Axis("head", [str(i) for i in range(count)]),
-    )
-    return grid.drawing(cells, *axes, theme, grid.row_height(layers))
 
 
 def _hover(row: Any) -> str:
@@ -197,8 +188,8 @@ def _table_card(row: CertificateRow, claims: pd.DataFrame, title: str, key: str,
     heads, lines = certificate_words.claims_table(row, list(frames.rows(claims)))
     heads = [glossary.heading(name, _COLUMN_TERMS[name]) if name in _COLUMN_TERMS else name for name in heads]
     table = tables.table(heads, [[escape(cell) for cell in line] for line in lines])
-    with st.container(border=True, key=f"card-certificate-{key}", gap="xsmall"):
-        st.html(f'<div class="rs-h">{title}</div>{table}')
+    with elements.card(f"certificate-{key}", title):
+        st.html(table)
         exports.chart_foot(
             f"certificate-{key}-{queries.label(row.run_id)}",
             f"n = {len(claims):,}, {of}, by mean output error over random rows · at most, at least: bounds at "
@@ -212,7 +203,7 @@ def _named_card(row: CertificateRow, named: list[NamedRow]) -> None:
     heads, lines = certificate_words.named_table(named, words=True)
     cells = [[f"<bdi>{escape(cell)}</bdi>" for cell in line] for line in lines]
     table = tables.table(heads, cells, (0, 1, 2))
-    with st.container(border=True, key="card-named-rows", gap="xsmall"):
+    with elements.card("named-rows"):
         st.html(
             f'<div class="rs-h">Rows that were named {glossary.mark("named_rows")}</div>'
             f'<div class="rs-note">{escape(certificate_words.named_note(row))}</div>{table}'

@@ -8,7 +8,6 @@ import pandas as pd
 
 from routesparse.app.shell import scope
 from routesparse.app.ui import design, drift_note, glossary, numbers, prompt_stats
-from routesparse.app.ui.plain_text import visible
 
 GROUPS = {"domain": "Domain", "length": "Length", "family": "Family", "layer": "Layer"}
 FALLBACK = "fallback"  # beside the claims: the share of units that became dense by fallback
@@ -48,10 +47,6 @@ def per_prompt(coverage: pd.DataFrame, runs: pd.DataFrame, claim: str, by: str |
         units=("units", "sum"), covered=("covered", "sum"), order=("order", "min")
     )
     summed["value"] = summed["covered"] / summed["units"].where(summed["units"] > 0)
-    summed["label"] = [
-        f"{visible(name)} · {units:,} units"
-        for name, units in zip(summed["prompt_name"], summed["units"], strict=True)
-    ]
     return summed.sort_values(["order", "group", "run_id"], kind="stable", ignore_index=True)
 
 

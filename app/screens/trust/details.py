@@ -1,9 +1,9 @@
-"""The page Trust in detail: claims with their fractions, kinds of units by layer, residuals."""
+"""The page Trust in detail: claims with their fractions, coverage by group, kinds of units."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from html import escape
-from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -14,17 +14,16 @@ from routesparse.app.shell.scope import Scope
 from routesparse.app.ui import (
     design,
     drift_note,
+    elements,
     exports,
-    facts,
     glossary,
     numbers,
     plot,
     prompt_stats,
-    share_figure,
     tables,
 )
 from routesparse.engine.rows import OUTCOMES, RunRow
-from routesparse.engine.store import audit_queries, fallback_queries, queries
+from routesparse.engine.store import audit_queries, fallback_queries, frames, queries
 from routesparse.engine.store.owner_view import OwnerView
 
 _KIND_NAMES = {"expanded": "expanded by fallback", "kept": "as the router chose, sparse"}
@@ -35,12 +34,12 @@ def draw(
     shown: Scope,
     coverage: pd.DataFrame,
     gaps: pd.Series,
-    units: pd.DataFrame | None,
+    audited: bool,
     kinds: pd.DataFrame,
     paid: pd.DataFrame,
 ) -> None:
-    """units: audited ones, None for a run that was not audited; the others: rows of the queries of these names."""
-    if units is not None:
+    """gaps, kinds, paid: rows of the queries of these names."""
+    if audited:
         layers = audit_queries.layer_claims(store, shown.run_ids)
         if len(layers):
             layer_claims.card(store, shown, layers)
@@ -48,8 +47,6 @@ def draw(
     left, right = st.columns([1.25, 1], gap="small")
     with left:
         _shares_card(store, shown)
-        if units is not None:
-            _residual_card(store, shown, units)
     with right:
         _kinds_card(store, shown, gaps, kinds, paid)
         if not shown.everything:
@@ -60,8 +57,7 @@ def _claims_card(
     store: OwnerView, shown: Scope, coverage: pd.DataFrame, gaps: pd.Series, priced: bool
 ) -> None:
     confidence = shown.run.confidence
-    with st.container(border=True, key="card-three", gap="xsmall"):
-        st.html('<div class="rs-h">Three certificates, three different claims</div>')
+    with elements.card("three", "Three certificates, three different claims"):
         cards = store.made(
             "audit claims",
             [confidence],
@@ -83,14 +79,13 @@ def _kinds_card(
     store: OwnerView, shown: Scope, gaps: pd.Series, kinds: pd.DataFrame, paid: pd.DataFrame
 ) -> None:
     """The four kinds in figures, what fallback cost, and the time limit."""
-    with st.container(border=True, key="card-kinds", gap="xsmall"):
-        st.html('<div class="rs-h">How the units ended up</div>')
+    with elements.card("kinds", "How the units ended up"):
         st.html(store.made("fallback kinds", [], lambda: _kinds_html(kinds), of=shown.run_ids))
-        st.html(
-            '<div class="rs-note">A unit that was expanded and then became dense counts as dense by fallback. Tail '
-            "rows and prompts below break-even are dense by design and not counted.</div>"
+        elements.note(
+            "A unit that was expanded and then became dense counts as dense by fallback. Tail "
+            "rows and prompts below break-even are dense by design and not counted."
         )
-        st.html(facts.lines_html(_lines(store, shown, gaps, kinds, paid)))
+        st.html(elements.lines_html(_lines(store, shown, gaps, kinds, paid)))
 
 
 def _lines(
@@ -157,81 +152,55 @@ def _shares_card(store: OwnerView, shown: Scope) -> None:
     fell = claim == claims.FALLBACK
     groups_of = {key: name for key, name in claims.GROUPS.items() if not (fell and key == "family")}
     by = switch.chosen("by", groups_of)
-    theme, ids, limit = design.current_theme(), list(runs["run_id"]), fallen.limit_of(shown.run)
-    here = None if shown.everything else shown.run.run_id
-    line = (q, f"nominal {numbers.share(q, 0)}")
-    if fell:
-        line = (limit, f"limit {numbers.share(limit, 0)}")
+    ids, limit = list(runs["run_id"]), fallen.limit_of(shown.run)
 
-    def made() -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
+    def made() -> tuple[pd.DataFrame, pd.DataFrame]:
         query = fallback_queries.kinds_by_layer if fell else audit_queries.coverage
         rows = claims.per_prompt(query(store, ids), runs, claim, by)
-        groups = prompt_stats.by_group(rows, "group", "value")
-        reference = share_figure.Reference(*line)
-        drawn = {} if groups.empty else share_figure.figure(groups, rows, reference, theme, here)
-        return rows, groups, drawn
+        return rows, prompt_stats.by_group(rows, "group", "value")
 
-    rows, groups, drawn = store.made("shares", [claim, by, here, *line, theme.name], made, of=ids)
-    with st.container(border=True, key="card-coverage", gap="xsmall"):
-        over = "" if shown.everything else ", all runs of these weights"
-        title = (
-            "Dense by fallback" if fell else f"Coverage of selected sparse units{glossary.mark('coverage')}"
-        )
-        st.html(f'<div class="rs-h">{title}{over}</div>')
+    rows, groups = store.made("shares", [claim, by, q], made, of=ids)
+    title = "Dense by fallback" if fell else "Coverage of selected sparse units"
+    over = "" if shown.everything else ", all runs of these weights"
+    with elements.card("coverage", f"{title}{over}", None if fell else "coverage"):
         with st.container(horizontal=True, gap="small", vertical_alignment="center"):
             switch.buttons("claim", names, claim)
             switch.buttons("by", groups_of, by)
         if groups.empty:
-            st.html(
-                '<div class="rs-sub">Not measured: no stored run of these weights makes this claim and was audited.'
-                "</div>"
-            )
+            elements.sub("Not measured: no stored run of these weights makes this claim and was audited.")
             return
         if claim == "conformal" and (void := drift_note.of_several(runs)):
             st.html(void)
-        plot.show(drawn, "audit-coverage", f"{names[claim]} by {by}")
+        st.html(_groups_html(groups, lambda share: share > limit if fell else share < q - 1e-9))
+        line = f"limit {numbers.share(limit, 0)}" if fell else f"nominal {numbers.share(q, 0)}"
         exports.chart_foot(
             f"{claim}-by-{by}-{shown.name}",
             f"n = {numbers.several(rows['run_id'].nunique(), 'run')} of "
-            f"{numbers.several(rows['prompt_sha256'].nunique(), 'prompt')}, model "
-            f"{shown.run.model}, {share_figure.dots_text(len(rows))} · share of a prompt's units; "
-            "diamond: mean over prompts; bar: 95 % interval, resampled by prompt · source: "
+            f"{numbers.several(rows['prompt_sha256'].nunique(), 'prompt')}, model {shown.run.model} · share of a "
+            f"prompt's units, mean over prompts; {line} · 95 % interval, resampled by prompt · source: "
             f"{'head_choice' if fell else 'audit'}",
             groups,
             "coverage",
-            chart="audit-coverage",
         )
 
 
-def _residual_card(store: OwnerView, shown: Scope, units: pd.DataFrame) -> None:
-    theme = design.current_theme()
-
-    def made() -> tuple[pd.DataFrame, dict[str, Any]]:
-        bins = figures.residual_bins(units["residual"])
-        return bins, figures.residual_figure(bins, _deltas(shown, units), theme)
-
-    bins, drawn = store.made("audit residuals", [theme.name], made, of=shown.run_ids)
-    claimed = units.dropna(subset=["delta"])
-    text = "No δ: these runs used no calibration that fits, so no conformal claim was made."
-    if len(claimed):
-        beyond = numbers.share((claimed["residual"] > claimed["delta"]).mean())
-        text = f"{beyond} of {len(claimed):,} units with a conformal claim lie beyond their δ."
-    with st.container(border=True, key="card-residual", gap="xsmall"):
-        title = "Gate statistic g: the probe’s minus the audited one"
-        st.html(f'<div class="rs-h">{title}{glossary.mark("residual")}</div>')
-        plot.show(drawn, "audit-residuals", title)
-        st.html(
-            f'{drift_note.of_several(shown.runs) if len(claimed) else ""}<div class="rs-note">{text} A residual is '
-            "exactly 0 where the recent rows decide g: the probe reads all of them.</div>"
+def _groups_html(groups: pd.DataFrame, is_bad: Callable[[float], bool]) -> str:
+    """A line a group; the mean is marked where it is on the wrong side."""
+    lines = []
+    for row in frames.rows(groups):
+        mean = numbers.share(row.mean)
+        ends = [numbers.share(end) for end in (row.low, row.high)]
+        lines.append(
+            (
+                escape(row.group),
+                *(f"{count:,}" for count in (row.runs, row.prompts, row.units)),
+                f'<span class="rs-warn">{mean}</span>' if is_bad(row.mean) else mean,
+                "–" if numbers.is_missing(row.low) else " to ".join(ends),
+                *(numbers.share(share) for share in (row.least, row.most)),
+            )
         )
-        exports.chart_foot(
-            f"residuals-{shown.name}",
-            f"n = {numbers.several(len(units), 'unit')} · share of mass · source: head_choice and audit of "
-            f"{shown.words}",
-            bins,
-            "residuals",
-            chart="audit-residuals",
-        )
+    heads = ("group", "runs", "prompts", "units", "mean", "95 % interval", "lowest", "highest")
+    return tables.table(heads, lines)
 
 
 def _forward_card(store: OwnerView, run: RunRow) -> None:
@@ -239,8 +208,7 @@ def _forward_card(store: OwnerView, run: RunRow) -> None:
     errors = audit_queries.forward_errors(store, run.run_id)
     if errors.empty:
         return
-    with st.container(border=True, key="card-forward", gap="xsmall"):
-        st.html('<div class="rs-h">Against the dense forward, layer by layer</div>')
+    with elements.card("forward", "Against the dense forward, layer by layer"):
         drawn = figures.forward_figure(errors, design.current_theme())
         plot.show(drawn, "audit-forward", "Error against the dense forward, by layer")
         exports.chart_foot(
@@ -251,11 +219,3 @@ def _forward_card(store: OwnerView, run: RunRow) -> None:
             "forward",
             chart="audit-forward",
         )
-
-
-def _deltas(shown: Scope, units: pd.DataFrame) -> list[tuple[str, float]]:
-    """Name and value of every delta_q in use, at most four: more lines say nothing."""
-    named = units.dropna(subset=["delta"]).merge(shown.runs[["run_id", "calibration"]], on="run_id")
-    found = named.assign(delta=named["delta"].round(9)).groupby(["calibration", "delta"]).size()
-    largest = found.sort_values(ascending=False).head(4)
-    return sorted((f"δ {name} {delta:.3f}", float(delta)) for name, delta in largest.index)

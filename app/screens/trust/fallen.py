@@ -8,15 +8,16 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.shell import navigate, view, way_back
+from routesparse.app.shell import navigate, view
 from routesparse.app.shell.scope import Scope
-from routesparse.app.ui import design, exports, glossary, layer_words, numbers, tables
+from routesparse.app.ui import design, elements, exports, glossary, numbers, tables
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.rows import RunRow
-from routesparse.engine.store import fallback_queries, queries
+from routesparse.engine.store import fallback_queries, frames, queries
 from routesparse.engine.store.owner_view import OwnerView
 
 MOST = 1000
+_MOST_NAMED = 4  # layers
 
 
 def limit_of(run: RunRow) -> float:
@@ -34,7 +35,7 @@ def problems(shown: Scope, kinds: pd.DataFrame, certificates: pd.DataFrame) -> l
     """What ran uncertified, and a rate of fallbacks above the limit. certificates: rows of layer_certificates."""
     found, terms = [], glossary.TERMS
     if certificates["uncertified"].any():
-        told = layer_words.uncertified(certificates, certificates["uncertified"], shown.everything)
+        told = _layers(certificates, certificates["uncertified"], shown.everything)
         found.append(f"{told}. {terms['uncertified_layers']}")
     missed = int(kinds["uncertified"].sum())
     if missed:
@@ -57,13 +58,26 @@ def problems(shown: Scope, kinds: pd.DataFrame, certificates: pd.DataFrame) -> l
     return found
 
 
+def _layers(layers: pd.DataFrame, missed: pd.Series, of_several_runs: bool) -> str:
+    """ "1 of 8 layers ran uncertified: layer 2 (0.660 < 0.70)". layers: rows of layer_certificates; missed: of each,
+    whether it ran uncertified."""
+    found, names = layers[missed], []
+    for row in frames.rows(found.head(_MOST_NAMED)):
+        known = not numbers.is_missing(row.lower_mass)
+        least = f"{numbers.bound(row.lower_mass)} < {numbers.threshold(row.tau_layer)}" if known else ""
+        run = f" of run {queries.label(str(row.run_id))}" if of_several_runs else ""
+        names.append(f"layer {row.layer}{run} ({least or 'no certificate'})")
+    more = f" and {len(found) - _MOST_NAMED:,} more" if len(found) > _MOST_NAMED else ""
+    total = numbers.several(len(layers), "layer")
+    return f"{len(found):,} of {total} ran uncertified: {', '.join(names)}{more}"
+
+
 def card(store: OwnerView, shown: Scope, total: int, uncertified: int) -> None:
     """The ``uncertified`` units, whose certificate failed without consequence, and the most expensive of the ``total``
     failed certificates that had one; a click on a row opens its head. One line where nothing failed."""
-    with st.container(border=True, key="card-events", gap="xsmall"):
-        st.html(f'<div class="rs-h">What failed or fell back{glossary.mark("fallback")}</div>')
+    with elements.card("events", "What failed or fell back", "fallback"):
         if not total:
-            st.html(f'<div class="rs-sub">{_nothing(store, shown, uncertified)}</div>')
+            elements.sub(_nothing(store, shown, uncertified))
         if not total + uncertified:
             return
         events = fallback_queries.events(store, shown.run_ids, MOST)
@@ -157,5 +171,5 @@ def _columns() -> dict[str, Any]:
 
 def _open_head(store: OwnerView, event: pd.Series) -> None:
     place = (int(event[name]) for name in ("layer", "head", "segment", "batch_index"))
-    way_back.remember("trust")
+    navigate.remember("trust")
     navigate.go("map", **view.address_of(store, queries.Unit(str(event["run_id"]), *place)))

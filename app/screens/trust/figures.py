@@ -1,4 +1,4 @@
-"""Pictures of the page Trust: errors and masses against their bounds, residuals, errors by layer."""
+"""Pictures of the page Trust: errors and masses against their bounds, errors by layer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pandas as pd
 
 from routesparse.app.ui import design, numbers, plot
 from routesparse.engine.method import families
-from routesparse.engine.store import frames
 
 MOST_DRAWN = 600  # more of them hide one another, and each costs the browser
 _HEIGHT = 340
@@ -64,41 +63,6 @@ def mass_figure(
     return plot.chart(x_axis, plot.linear("audited retained mass", *ends), marks, _HEIGHT, theme)
 
 
-def residual_figure(
-    residuals: pd.DataFrame, deltas: list[tuple[str, float]], theme: design.Theme
-) -> dict[str, Any]:
-    """Histogram rows of ``residual_bins`` and a line per delta."""
-    plain = design.blend(theme.panel, theme.accent, 0.72)
-    beyond = max((delta for _, delta in deltas), default=np.inf)
-    air = (residuals["high"] - residuals["low"]) * 0.02
-    at = np.column_stack(
-        [residuals["low"] + air, residuals["high"] - air, np.zeros(len(residuals)), residuals["share"]]
-    )
-    told = [
-        [
-            f"{row.low:.4f}",
-            f"{row.high:.4f}",
-            numbers.share(row.share),
-            numbers.several(int(row.units), "unit"),
-        ]
-        for row in frames.rows(residuals)
-    ]
-    colors = [theme.warn if low >= beyond else plain for low in residuals["low"]]
-    ends = [*residuals["low"], *residuals["high"], *(delta for _, delta in deltas)] or [0.0, 1.0]
-    low, high = min(ends), max(ends)
-    edge = 0.03 * (high - low) or 1e-3
-    top = float(residuals["share"].max()) * 1.06 if len(residuals) else 1.0
-    marks = [plot.bars(at.tolist(), colors, "g − g* from {0} to {1}\n{2}, {3}", told)]
-    for i, (name, delta) in enumerate(deltas):
-        marks.append(plot.line([delta] * 2, [0, top], theme.warn, 1.4, "5 4"))
-        # One name below the other.
-        marks.append(
-            plot.label(delta, top, name, theme.warn, dy=12 + 16 * i, **plot.beside(delta, low, high))
-        )
-    x_axis = plot.linear("residual g − g*; positive: the probe overstated g", low - edge, high + edge)
-    return plot.chart(x_axis, plot.linear("share of units", 0, top, percent=True), marks, 280, theme)
-
-
 def forward_figure(errors: pd.DataFrame, theme: design.Theme) -> dict[str, Any]:
     """One bar per layer: how far its attention output is from the dense forward's."""
     layers, values = errors["layer"], errors["forward_error"]
@@ -109,17 +73,6 @@ def forward_figure(errors: pd.DataFrame, theme: design.Theme) -> dict[str, Any]:
     y_axis = plot.linear("relative error", 0, float(values.max()) * 1.06 or 1.0, most=4)
     bars = plot.bars(at.tolist(), color, "layer {0}\n{1}", told)
     return plot.chart(replace(x_axis, grid=False), y_axis, [bars], 220, theme)
-
-
-def residual_bins(residual: pd.Series, bins: int = 40) -> pd.DataFrame:
-    """``low``, ``high``, ``units``, ``share`` of equal bins over all residuals; empty without any."""
-    values = residual[np.isfinite(residual)].to_numpy()
-    if not len(values):
-        return pd.DataFrame({"low": [], "high": [], "units": [], "share": []})
-    counts, edges = np.histogram(values, bins=bins)
-    return pd.DataFrame(
-        {"low": edges[:-1], "high": edges[1:], "units": counts, "share": counts / len(values)}
-    )
 
 
 def pattern_legend(units: pd.DataFrame, theme: design.Theme, *more: str) -> str:

@@ -11,7 +11,7 @@ import streamlit as st
 
 from routesparse.app.shell import navigate
 from routesparse.app.shell.scope import Scope
-from routesparse.app.ui import exports, glossary, numbers, tables
+from routesparse.app.ui import elements, exports, glossary, numbers, tables
 from routesparse.engine.store import frames, queries
 from routesparse.engine.store.owner_view import OwnerView
 
@@ -21,8 +21,7 @@ MOST = 32
 def card(store: OwnerView, shown: Scope, layers: pd.DataFrame) -> None:
     """Layer by layer, the least certified first; layers: rows of audit_queries.layer_claims."""
     rows = layers.sort_values(["lower_mass", "run_id", "layer"], na_position="last").head(MOST)
-    with st.container(border=True, key="card-layer-claims", gap="xsmall"):
-        st.html(f'<div class="rs-h">Certificates of the layers{glossary.mark("layer_certificate")}</div>')
+    with elements.card("layer-claims", "Certificates of the layers", "layer_certificate"):
         told, table = store.made(
             "audit layers",
             [shown.everything, shown.run.confidence],

@@ -10,9 +10,9 @@ import streamlit as st
 
 from routesparse.app.shell import navigate
 from routesparse.app.shell.scope import Scope
-from routesparse.app.ui import exports, glossary, numbers, states, tables
-from routesparse.app.ui.plain_text import visible
+from routesparse.app.ui import elements, exports, glossary, numbers, states, tables
 from routesparse.engine.export import certificate_words
+from routesparse.engine.export.plain_text import visible
 from routesparse.engine.rounding import all_digits, at_most
 from routesparse.engine.store import certificate_queries, frames, queries
 from routesparse.engine.store.owner_view import OwnerView
@@ -31,7 +31,7 @@ def card(store: OwnerView, shown: Scope, coverage: pd.DataFrame, gaps: pd.Series
             f"lies at most {at_most(float(executed), 2)} from them, relative to the values that a row reads"
         )
     told = claim(rows, full, shown.run.confidence, float(gaps["max_error"]))
-    with st.container(border=True, key="card-output-claim", gap="xsmall"):
+    with elements.card("output-claim"):
         st.html(
             f'<div class="rs-h">Output-error claim{glossary.mark("output_claim")}</div><div class="rs-sub">'
             f'{escape(told)}</div><div class="rs-note">These are rows of the chosen plan as the audit rebuilt it; what '
@@ -43,7 +43,7 @@ def card(store: OwnerView, shown: Scope, coverage: pd.DataFrame, gaps: pd.Series
 def certificates(store: OwnerView, shown: Scope) -> None:
     """The certificates that certify made of this run's prompt."""
     found = certificate_queries.of_same_prompt(store, shown.run.run_id)
-    with st.container(border=True, key="card-certificates", gap="xsmall"):
+    with elements.card("certificates"):
         st.html(
             '<div class="rs-h">Certificates of this prompt</div><div class="rs-note">certify makes the output-error '
             "claim of a function’s own output, kernel and number format included, of any attention on this prompt; of "

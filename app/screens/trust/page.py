@@ -9,18 +9,11 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.screens.trust import (
-    certificate,
-    details,
-    fallen,
-    figures,
-    output_claim,
-    worst_heads,
-)
-from routesparse.app.shell import navigate, scope, view, way_back
+from routesparse.app.screens.trust import certificate, details, fallen, figures, output_claim, worst_heads
+from routesparse.app.shell import navigate, scope, view
 from routesparse.app.shell.access import access
 from routesparse.app.shell.scope import Scope
-from routesparse.app.ui import design, exports, facts, numbers, plot, states
+from routesparse.app.ui import design, elements, exports, numbers, plot, states
 from routesparse.engine.errors import InputError
 from routesparse.engine.export import run_figures
 from routesparse.engine.rows import EXECUTED_TOLERANCE, RunRow, deviates
@@ -32,7 +25,7 @@ MOST_UNITS = 20_000
 
 def render() -> None:
     """Draw the page of the run or of the certificate that the address names."""
-    way_back.restore("trust")
+    navigate.restore("trust")
     store = access().store
     certified = _certificate(store)
     if certified is not None:
@@ -86,7 +79,6 @@ def _draw(store: OwnerView, shown: Scope, kinds: pd.DataFrame) -> None:
         states.problem("What speaks against it", problems)
     _kpis(coverage, gaps, kinds, certificates)
     fallen.card(store, shown, int(paid["events"].sum()), int(kinds["uncertified"].sum()))
-    units = None
     if audited:
         worst_heads.card(store, shown)
         units = audit_queries.units(store, shown.run_ids, MOST_UNITS)
@@ -98,7 +90,7 @@ def _draw(store: OwnerView, shown: Scope, kinds: pd.DataFrame) -> None:
     opened = st.expander("Details", key="details", on_change="rerun", bind="query-params")
     if opened.open:
         with opened:
-            details.draw(store, shown, coverage, gaps, units, kinds, paid)
+            details.draw(store, shown, coverage, gaps, audited, kinds, paid)
 
 
 def certified(run: RunRow, kinds: pd.DataFrame, certificates: pd.DataFrame, executed_error: float) -> str:
@@ -151,12 +143,9 @@ def _nothing(store: OwnerView, shown: Scope) -> None:
 
 
 def _unaudited(store: OwnerView, shown: Scope) -> None:
-    with st.container(border=True, key="card-not-audited", gap="xsmall"):
+    with elements.card("not-audited"):
         if int(shown.runs["sparse_units"].sum()) == 0:
-            st.html(
-                '<div class="rs-sub">Nothing to audit: every unit is dense and reads all keys, so nothing was lost.'
-                "</div>"
-            )
+            elements.sub("Nothing to audit: every unit is dense and reads all keys, so nothing was lost.")
             return
         st.html(
             '<div class="rs-sub"><b>Not audited</b>: the true retained mass and the error are unknown. An audit '
@@ -218,7 +207,7 @@ def _kpis(coverage: pd.DataFrame, gaps: pd.Series, kinds: pd.DataFrame, certific
         ("Bounds violated", violations, f"of {rows:,} rows; must be 0", "bounds"),
         ("Audited", f"{int(coverage['units'].sum()):,}", f"sparse units, {rows:,} rows", "audit"),
     ]
-    st.html(facts.boxes_html(boxes))
+    st.html(elements.boxes_html(boxes))
 
 
 def _scatters(store: OwnerView, shown: Scope, units: pd.DataFrame, total: int) -> None:
@@ -271,14 +260,13 @@ def _scatter(
     rows: pd.DataFrame,
 ) -> None:
     """A card of points; a click on a unit opens its head."""
-    with st.container(border=True, key=f"card-{key}", gap="xsmall"):
-        st.html(f'<div class="rs-h">{title}</div>')
+    with elements.card(key, title):
         drawn = store.made(f"audit {key}", [design.current_theme().name], make, of=shown.run_ids)
         told = plot.show(drawn, f"audit-{key}-{shown.name}", title, picks=True)
         if told is not None:
             run_id, *place = told[: len(figures.UNIT)]
             unit = queries.Unit(str(run_id), *(int(str(value)) for value in place))
-            way_back.remember("trust")
+            navigate.remember("trust")
             navigate.go("map", **view.address_of(store, unit))
         st.html(legend)
         exports.chart_foot(f"{key}-{shown.name}", note, rows, key, chart=f"card-{key}")

@@ -8,7 +8,7 @@ import streamlit as st
 
 from routesparse.app.shell import navigate, view
 from routesparse.app.shell.scope import Scope
-from routesparse.app.ui import design, exports, glossary, numbers, tables
+from routesparse.app.ui import design, elements, exports, glossary, numbers, tables
 from routesparse.engine.store import audit_queries, frames, queries
 from routesparse.engine.store.owner_view import OwnerView
 
@@ -41,8 +41,8 @@ def card(store: OwnerView, shown: Scope) -> None:
             ]
         )
     table = tables.table(heads, lines, range(3 if shown.everything else 2))
-    with st.container(border=True, key="card-worst", gap="xsmall"):
-        st.html(f'<div class="rs-h">Worst heads, by output error</div>{table}')
+    with elements.card("worst", "Worst heads, by output error"):
+        st.html(table)
         if not shown.everything:
             navigate.link(
                 "The worst rows of this run in words", "text", run=queries.short_id(store, shown.run.run_id)

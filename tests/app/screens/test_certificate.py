@@ -15,10 +15,6 @@ ID = "20261101-120000-ce47f1ca"
 RUN = "3f9a1c20d4e5b678"
 
 
-def text_of(page) -> str:
-    return " ".join(str(element.proto.body) for element in page.get("html"))
-
-
 @pytest.fixture
 def certified(waiting, factory):
     """The two runs, and a certificate of a plan."""
@@ -29,8 +25,7 @@ def certified(waiting, factory):
 
 def test_verdict_figures_worst_heads_and_what_they_do_not_say(certified, open_page):
     page = open_page("trust", run="ce47f1ca")
-    assert not page.exception
-    told = text_of(page)
+    told = page.told
     assert "Certificate of <bdi>window=256</bdi>" in told and 'rs-verdict amber" role="status"' in told
     assert "Differs from exact attention.</b> Rows differ from exact attention." in told
     assert '<b class="">1,024</b><small>64 of each head, drawn at random' in told
@@ -38,21 +33,21 @@ def test_verdict_figures_worst_heads_and_what_they_do_not_say(certified, open_pa
     assert worst.index("layer 3, head 3") < worst.index("layer 3, head 2"), "the worst first"
     assert "<td>1</td><td>115</td>" in worst, "its worst row, and the token"
     assert "Layer by layer" not in told
-    assert "Layer by layer" in text_of(open_page("trust", run="ce47f1ca", details="true"))
+    assert "Layer by layer" in open_page("trust", run="ce47f1ca", details="true").told
     # 1 - .05^(1/1024), rounded up.
     assert "what touches up to 0.30 % of the rows may have been missed" in told
     assert "Xeon" in told and "float32" in told
 
 
 def test_named_rows_stand_in_a_table_of_their_own_and_bound_nothing(certified, waiting, factory, open_page):
-    told = text_of(open_page("trust", run=ID))
+    told = open_page("trust", run=ID).told
     table = told[told.index("Rows that were named") :].partition("</table>")[0]
     assert "no bound for any other row" in table and "no claim counts them" in table
     assert '<bdi>last:8</bdi></td><td class="l"><bdi>all 8' in table
     assert table.index("“w4095”") < table.index("“w4094”"), "the worst token first"
     none = replace(factory.make_certificate("20261102-1"), named=())
     bundle.write_bundle(none, waiting / "spool")
-    assert "Rows that were named" not in text_of(open_page("trust", run="20261102-1"))
+    assert "Rows that were named" not in open_page("trust", run="20261102-1").told
 
 
 def test_a_plan_s_mass_and_keys_are_maps_and_a_function_has_none(certified, waiting, factory, open_page):
@@ -60,9 +55,9 @@ def test_a_plan_s_mass_and_keys_are_maps_and_a_function_has_none(certified, wait
     for metric in ("mass", "hit_rate"):
         page = open_page("trust", run=ID, metric=metric)
         assert not page.exception and page.get("bidi_component")
-        assert certificate.METRICS[metric].unit in text_of(page)
+        assert certificate.METRICS[metric].unit in page.told
     page = open_page("trust", run="20261102-1", metric="mass")
-    told = text_of(page)
+    told = page.told
     assert not page.exception and certificate.METRICS["mean_error"].unit in told, "what there is instead"
     assert "Exact up to rounding" in told and "Largest key read" not in told and "rs-verdict green" in told
 
@@ -74,41 +69,38 @@ def test_a_broken_output_is_red_and_its_infinite_error_is_drawn(home, factory, o
     )
     bundle.write_bundle(replace(record, claims=claims), home / "spool")
     page = open_page("trust", run=ID, metric="largest_error")
-    assert not page.exception
-    assert "rs-verdict red" in text_of(page) and "<td>inf</td>" in text_of(page)
+    assert "rs-verdict red" in page.told and "<td>inf</td>" in page.told
 
 
 @pytest.mark.parametrize(("tolerance", "colour"), [(None, "amber"), (0.05, "red")])
 def test_a_tolerance_that_is_not_kept_is_red(home, factory, open_page, tolerance, colour):
     bundle.write_bundle(factory.make_certificate(tolerance=tolerance), home / "spool")
-    assert f"rs-verdict {colour}" in text_of(open_page("trust"))
+    assert f"rs-verdict {colour}" in open_page("trust").told
 
 
 def test_without_runs_the_newest_certificate_is_shown(home, factory, open_page):
     bundle.write_bundle(factory.make_certificate(), home / "spool")
-    assert "Certificate of <bdi>window=256</bdi>" in text_of(open_page("trust"))
+    assert "Certificate of <bdi>window=256</bdi>" in open_page("trust").told
 
 
 def test_hostile_names_stay_text(home, factory, open_page):
     hostile = "<script>alert(1)</script>"
     bundle.write_bundle(factory.make_certificate(plan=hostile, prompt_name=hostile), home / "spool")
     for page in (open_page("trust"), open_page("runs")):
-        assert not page.exception and hostile not in text_of(page)
+        assert not page.exception and hostile not in page.told
 
 
 @pytest.mark.parametrize("name", ["routing_map", "text"])
 def test_pages_about_a_run_say_that_it_is_a_certificate(certified, open_page, name):
     page = open_page(name, run="ce47f1ca")
-    assert not page.exception
-    told = text_of(page)
+    told = page.told
     assert "This is a certificate of window=256; no routing was recorded" in told
     assert "trust?run=ce47f1ca" in told, "the way to its page"
 
 
 def test_compare_says_so_and_links(certified, open_page):
     page = open_page("compare", runs=f"ce47f1ca,{RUN}")
-    assert not page.exception
-    told = text_of(page)
+    told = page.told
     assert "is a certificate of window=256; no routing was recorded" in told
     assert "trust?run=ce47f1ca" in told
 
@@ -136,14 +128,14 @@ def test_a_deleted_certificate_can_be_restored(certified, open_runs):
 def test_certificates_alone_are_listed_too(home, factory, open_runs):
     bundle.write_bundle(factory.make_certificate(), home / "spool")
     page = open_runs()
-    assert not page.exception and "No runs yet" in text_of(page) and len(page.dataframe) == 1
+    assert not page.exception and "No runs yet" in page.told and len(page.dataframe) == 1
 
 
 def test_audit_says_the_run_s_own_claim(filled, record, open_page):
     rows, worst = sum(a.rows for a in record.audits), max(a.max_error for a in record.audits)
-    told = text_of(open_page("trust", run=RUN))
+    told = open_page("trust", run=RUN).told
     assert claim(rows, False, 0.95, worst) in told and "certify --prompt FILE --method routesparse" in told
-    assert claim(rows, False, 0.95, worst) not in text_of(open_page("trust", run=RUN, scope="all"))
+    assert claim(rows, False, 0.95, worst) not in open_page("trust", run=RUN, scope="all").told
 
 
 @pytest.mark.parametrize("run_id", [RUN, "c0de17aa90e1f003"], ids=["audited", "not audited"])
@@ -151,7 +143,7 @@ def test_audit_lists_the_certificates_of_the_run_s_prompt(waiting, factory, open
     run = bundle.read_bundle(waiting / "spool" / run_id).run
     same = {"prompt_sha256": run.prompt_sha256, "model_revision": run.model_revision}
     bundle.write_bundle(factory.make_certificate(**same), waiting / "spool")
-    told = text_of(open_page("trust", run=run_id))
+    told = open_page("trust", run=run_id).told
     assert 'href="trust?run=ce47f1ca"' in told and "<bdi>window=256</bdi>" in told
 
 

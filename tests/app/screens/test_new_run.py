@@ -13,22 +13,16 @@ from routesparse.app.shell import new_run_address
 from routesparse.app.ui import numbers
 from routesparse.engine import paths
 from routesparse.engine.calibration.artifact import load_calibration
-from routesparse.engine.errors import PromptError
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.models.token_count import prompt_size
 from routesparse.engine.paths import DATA
 from routesparse.engine.profiles.limits import least_limit
-from routesparse.engine.prompts.jsonl import jsonl_prompts
 from routesparse.engine.store import bundle
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 TEXT = "The harbour master writes a ledger of vessels. " * 40
-
-
-def text_of(page) -> str:
-    return " ".join(str(element.proto.body) for element in page.get("html"))
 
 
 def paste(page, text=TEXT):
@@ -44,7 +38,7 @@ def fix(page, label):
 
 def test_pasted_text_is_counted_and_submitted(demo_home, open_page, queue, went):
     page = paste(open_page("new_run", source="Paste"))
-    html = text_of(page)
+    html = page.told
     assert f"{prompt_size('demo', TEXT).tokens:,}" in html
     assert "no estimate yet" in html
     page.button(key="submit").click().run()
@@ -68,6 +62,10 @@ def test_settings_come_from_the_address(demo_home, open_page, queue, went):
     asked = RunRequest.from_json(queue.jobs()[0].request_json)
     assert (asked.policy, asked.budget, asked.tau, asked.segment) == ("budgeted", "800us", 0.8, 2048)
     assert not asked.keep_text
+    page = paste(open_page("new_run", source="Paste", with_policy="priced", tau="0.75", price="0.5"))
+    page.button(key="submit").click().run()
+    asked = RunRequest.from_json(queue.jobs()[0].request_json)
+    assert (asked.policy, asked.config().tau_layer, asked.config().price) == ("priced", 0.75, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -87,18 +85,17 @@ def test_wrong_settings_are_explained_in_the_engines_words_and_mended_by_a_butto
     demo_home, open_page, address, message
 ):
     page = paste(open_page("new_run", source="Paste", **address))
-    assert not page.exception
-    assert message in text_of(page)
+    assert message in page.told
     assert page.button(key="submit").disabled
     assert not page.markdown
     page.button(key="fix-0-0").click().run()
-    assert not page.exception and message not in text_of(page)
+    assert message not in page.told
     assert not page.button(key="submit").disabled
 
 
 def test_all_problems_are_named_at_once_also_without_a_prompt(demo_home, open_page):
     wrong = {"limit": "soon", "tau": "1.5", "price": "-1", "segment": "1000", "break_even": "-128"}
-    html = text_of(open_page("new_run", source="Paste", **wrong))
+    html = open_page("new_run", source="Paste", **wrong).told
     told = (
         "No usable prompt yet",
         "is not understood",
@@ -109,7 +106,7 @@ def test_all_problems_are_named_at_once_also_without_a_prompt(demo_home, open_pa
     )
     assert [words for words in told if words not in html] == []
     del wrong["limit"]
-    html = text_of(open_page("new_run", source="Paste", with_policy="strict", **wrong))
+    html = open_page("new_run", source="Paste", with_policy="strict", **wrong).told
     assert "needs a time limit" in html and "block_q" not in html and "multiple of 128" in html
     assert "--" not in html, "a page has no flags"
 
@@ -119,7 +116,7 @@ def test_a_calibration_that_does_not_fit_can_be_left_out_by_a_button(demo_home, 
     make_calibration("other", 0.95, 0.02, revision="another").save(folder)
     page = paste(open_page("new_run", source="Paste", calibration="other"))
     assert page.button(key="submit").disabled
-    assert "has revision" in text_of(page) and "--force" not in text_of(page), "a page has no flags"
+    assert "has revision" in page.told and "--force" not in page.told, "a page has no flags"
     fix(page, "Run without a calibration")
     assert page.selectbox(key="calibration").value == "none" and not page.button(key="submit").disabled
 
@@ -132,8 +129,8 @@ def test_a_limit_below_the_probe_is_refused_before_the_job_would_fail(demo_home,
     least = least_limit(stored, size.tokens, size.heads, settings)
     below, above = f"{least.limit_us * 0.9:.0f}us", f"{least.limit_us * 1.1:.0f}us"
     page = paste(open_page("new_run", source="Paste", break_even="0", limit=below))
-    assert "is below what the probe takes" in text_of(page) and page.button(key="submit").disabled
-    assert f"{100 * least.share:.1f} % of dense" in text_of(page), "the least limit stands there"
+    assert "is below what the probe takes" in page.told and page.button(key="submit").disabled
+    assert f"{100 * least.share:.1f} % of dense" in page.told, "the least limit stands there"
     fine = paste(open_page("new_run", source="Paste", break_even="0", limit=above))
     assert not fine.button(key="submit").disabled
     fix(page, "Run without a limit")
@@ -180,7 +177,7 @@ YARN = '{"rope_type": "yarn", "factor": 4.0}'
 
 def test_a_scaling_reaches_the_job_and_lengthens_what_the_model_reads(demo_home, open_page, queue, went):
     page = paste(open_page("new_run", source="Paste", rope=YARN, calibration="none"))
-    assert not page.exception and "524,288" in text_of(page)
+    assert not page.exception and "524,288" in page.told
     page.button(key="submit").click().run()
     asked = RunRequest.from_json(queue.jobs()[0].request_json)
     assert json.loads(asked.rope) == {"rope_type": "yarn", "factor": 4.0}
@@ -211,10 +208,10 @@ def test_a_scaling_that_means_nothing_or_does_not_fit_the_model_is_not_queued(
     demo_home, open_page, rope, message
 ):
     page = paste(open_page("new_run", source="Paste", rope=rope))
-    assert not page.exception and escape(message) in text_of(page)
+    assert not page.exception and escape(message) in page.told
     assert page.button(key="submit").disabled
     fix(page, "Run without RoPE scaling")
-    assert escape(message) not in text_of(page) and not page.button(key="submit").disabled
+    assert escape(message) not in page.told and not page.button(key="submit").disabled
 
 
 @pytest.fixture
@@ -236,10 +233,10 @@ def test_a_chosen_calibration_stays_and_is_refused_when_positions_are_rescaled(
         page.selectbox(key="calibration").set_value(mine).run()
         page.text_input(key="rope").set_value(YARN).run()
     assert not page.exception and page.selectbox(key="calibration").value == mine
-    assert "Calibration mine was made without RoPE scaling" in text_of(page)
+    assert "Calibration mine was made without RoPE scaling" in page.told
     assert page.button(key="submit").disabled
     page.text_input(key="rope").set_value("").run()
-    assert page.selectbox(key="calibration").value == mine and "without RoPE scaling" not in text_of(page)
+    assert page.selectbox(key="calibration").value == mine and "without RoPE scaling" not in page.told
     page.button(key="submit").click().run()
     assert RunRequest.from_json(queue.jobs()[0].request_json).calibration == mine
 
@@ -249,7 +246,7 @@ def test_a_failed_job_comes_back_with_prompt_and_settings(demo_home, open_page, 
     job = queue.submit(request, TEXT)
     query = {name: str(value) for name, value in new_run_address.of_request(request).items()}
     page = open_page("new_run", from_job=job, **query)
-    assert not page.exception and escape(TEXT[:60]) in text_of(page)
+    assert not page.exception and escape(TEXT[:60]) in page.told
     page.button(key="submit").click().run()
     again = RunRequest.from_json(queue.jobs()[0].request_json)
     assert again == request and queue.jobs()[0].id != job
@@ -268,7 +265,7 @@ def test_estimates_come_from_runs_of_the_same_device_audit_and_state_only(
     other = factory.rename(record, "0therrun00000000")
     bundle.write_bundle(replace(other, run=replace(other.run, **changes)), demo_home / "spool")
     page = paste(open_page("new_run", source="Paste", break_even="0"), TEXT * 4)
-    assert "prefill of 1 stored run like this on CPU, 2 cores" in text_of(page)
+    assert "prefill of 1 stored run like this on CPU, 2 cores" in page.told
 
 
 @pytest.mark.parametrize(
@@ -279,7 +276,7 @@ def test_estimates_come_from_runs_of_the_same_device_audit_and_state_only(
 def test_wrong_files_are_explained(demo_home, open_page, content, message):
     page = open_page("new_run")
     page.file_uploader(key="upload").set_value(("bad.txt", content, "text/plain")).run()
-    assert message in text_of(page)
+    assert message in page.told
     assert page.button(key="submit").disabled
 
 
@@ -287,25 +284,9 @@ def test_a_benchmarks_row_keeps_its_text_with_its_question(demo_home, open_page,
     line = json.dumps({"input": "Who signed?", "context": TEXT, "answers": ["Ann"]})
     page = open_page("new_run")
     page.file_uploader(key="upload").set_value(("longbench.jsonl", line.encode(), "text/plain")).run()
-    assert "Line 1: the prompt is context + input; left out: answers." in text_of(page)
+    assert "Line 1: the prompt is context + input; left out: answers." in page.told
     page.button(key="submit").click().run()
     assert queue.prompts.read(queue.jobs()[0].id).decode() == f"{TEXT}\n\nWho signed?"
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"text\n{"text', "line 1 is no JSON"),
-        ("[1]", "line 1 has no text"),
-        ("\n\n", "no line"),
-        ('{"prompt":' * 50_000, "line 1 is no JSON"),
-        ('{"prompt": "\\ud800"}', "line 1 escapes half a character"),
-    ],
-    ids=["cut", "list", "blank", "deep", "surrogate"],
-)
-def test_wrong_jsonl_names_the_line(text, message):
-    with pytest.raises(PromptError, match=message):
-        jsonl_prompts(text)
 
 
 def test_one_bad_line_is_left_out_and_named(demo_home, open_page, queue, went):
@@ -314,7 +295,7 @@ def test_one_bad_line_is_left_out_and_named(demo_home, open_page, queue, went):
     )
     page = open_page("new_run")
     page.file_uploader(key="upload").set_value(("suite.jsonl", lines.encode(), "text/plain")).run()
-    assert "2 lines left out: line 2 is no JSON" in text_of(page) and "and 1 more" in text_of(page)
+    assert "2 lines left out: line 2 is no JSON" in page.told and "and 1 more" in page.told
     page.number_input(key="line").set_value(2).run()
     page.button(key="submit").click().run()
     assert queue.prompts.read(queue.jobs()[0].id).decode() == TEXT + "second"
@@ -322,10 +303,9 @@ def test_one_bad_line_is_left_out_and_named(demo_home, open_page, queue, went):
 
 def test_run_again_fills_in_prompt_and_settings(demo_home, filled, open_page, record):
     page = open_page("new_run", **{"from": record.run.run_id, "tau": "0.85"})
-    assert not page.exception
     assert page.number_input(key="tau").value == 0.85
-    assert escape(record.prompt.text[:60]) in text_of(page)
-    assert "An estimate: prefill of 1 stored run like this on CPU, 2 cores" in text_of(page)
+    assert escape(record.prompt.text[:60]) in page.told
+    assert "An estimate: prefill of 1 stored run like this on CPU, 2 cores" in page.told
 
 
 def test_the_memory_told_counts_the_keys_and_values_of_the_continuation(demo_home, open_page):
@@ -334,7 +314,7 @@ def test_the_memory_told_counts_the_keys_and_values_of_the_continuation(demo_hom
     assert size.cache_bytes == LoadedModel(None, None, "demo", "", "", *sizes, "cpu", "float32").cache_bytes(
         size.tokens
     )
-    html = text_of(open_page("new_run", source="Sample", sample="needles.txt"))
+    html = open_page("new_run", source="Sample", sample="needles.txt").told
     assert f">{numbers.size(size.memory_bytes + size.cache_bytes)}</b>" in html
     assert f"{numbers.size(size.cache_bytes)} of keys and values to continue the prompt" in html
 
@@ -368,32 +348,30 @@ def test_only_the_bundled_model_and_those_in_the_models_folder_are_offered(demo_
     box = page.selectbox(key="with_model")
     assert box.options == ["demo", "copy"] and box.value == "demo"
     absent = "Model /etc is not here; demo is taken instead."
-    assert absent in text_of(page)
+    assert absent in page.told
     page.selectbox(key="audit").select("full").run()
-    assert absent in text_of(page)
+    assert absent in page.told
     page.selectbox(key="with_model").select("copy").run()
-    assert absent not in text_of(page)
-    assert f"{prompt_size('demo', TEXT).tokens:,}" in text_of(page)
+    assert absent not in page.told
+    assert f"{prompt_size('demo', TEXT).tokens:,}" in page.told
     page.button(key="submit").click().run()
     assert RunRequest.from_json(queue.jobs()[0].request_json).model == str(other)
 
 
 def test_a_prompt_below_the_predicted_break_even_says_so_and_can_be_routed_anyway(demo_home, open_page):
     page = open_page("new_run", source="Sample")
-    assert page.selectbox(key="sample").options and '<pre class="rs-block"' in text_of(page)
-    assert "No latency profile for heads of size" in text_of(page) and not page.button(key="submit").disabled
+    assert page.selectbox(key="sample").options and '<pre class="rs-block"' in page.told
+    assert "No latency profile for heads of size" in page.told and not page.button(key="submit").disabled
     size = prompt_size("demo", TEXT)
     stored = profile(head_dim=size.head_dim, probe_head_us=3_000.0)
     stored = replace(stored, name=f"cpu-0-t2-fp32-d{size.head_dim}-g4-b128x64-exact")
     stored.save(demo_home / "profiles")
     page = paste(open_page("new_run", source="Paste"))
     least = stored.break_even_tokens(size.heads, size.layers)
-    assert f"Below the predicted break-even, {least:,} tokens by the profile of a fast machine" in text_of(
-        page
-    )
-    assert "No latency profile" not in text_of(page)
+    assert f"Below the predicted break-even, {least:,} tokens by the profile of a fast machine" in page.told
+    assert "No latency profile" not in page.told
     fix(page, "Route it anyway")
-    assert page.number_input(key="break_even").value == 0 and "break-even, " not in text_of(page)
+    assert page.number_input(key="break_even").value == 0 and "break-even, " not in page.told
 
 
 def test_a_prompt_that_was_not_kept_is_asked_for_again(demo_home, filled, open_page, queue):
@@ -401,5 +379,5 @@ def test_a_prompt_that_was_not_kept_is_asked_for_again(demo_home, filled, open_p
     queue.cancel(job)
     for query in ({"from": "c0de17aa"}, {"from_job": job}):
         page = open_page("new_run", **query)
-        assert "was not kept" in text_of(page) and page.button(key="submit").disabled
-    assert "not known here any more" in text_of(open_page("new_run", from_job="unknown"))
+        assert "was not kept" in page.told and page.button(key="submit").disabled
+    assert "not known here any more" in open_page("new_run", from_job="unknown").told

@@ -13,7 +13,6 @@ from routesparse.app.screens.trust import layer_claims
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design
 from routesparse.engine.config import POLICIES, RouterConfig
-from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.store import bundle, queries
 
 RUN = "9a1ced9a1ced0001"
@@ -42,24 +41,19 @@ def without(home, priced):
     return home
 
 
-def text_of(page) -> str:
-    assert not page.exception
-    return " ".join(str(element.proto.body) for element in page.get("html"))
-
-
 def sparse(record, layer=1):
     return next(c for c in record.choices if c.layer == layer and c.segment == 0 and c.pattern != "dense")
 
 
 def test_the_head_shows_its_own_lambda_and_its_layer_s_certificate(stored, priced, open_page):
     choice = sparse(priced)
-    html = text_of(open_page("routing_map", run=RUN, layer="1", head=str(choice.head)))
+    html = open_page("routing_map", run=RUN, layer="1", head=str(choice.head)).told
     assert "policy priced, price 0.3, τ layer 0.70, τ head 0.40" in html
     assert f"λ of this head = {choice.gate_threshold:.3f}" in html
     certified = f"<td>{priced.layers[1].lower_mass:.3f}</td><td>τ layer 0.70</td>"
     assert certified in html and "climbed 1 level" in html
     assert "safety floor" in html and "<td>τ head 0.40</td>" in html and "<td>τ 0.40</td>" not in html
-    assert "policy certified, τ 0.90" in text_of(open_page("routing_map", run=CERTIFIED))
+    assert "policy certified, τ 0.90" in open_page("routing_map", run=CERTIFIED).told
 
 
 def test_a_dense_head_of_a_priced_run_still_shows_its_layer(home, priced, open_page):
@@ -68,18 +62,18 @@ def test_a_dense_head_of_a_priced_run_still_shows_its_layer(home, priced, open_p
         for c in priced.choices
     )
     bundle.write_bundle(replace(priced, choices=choices), home / "spool")
-    html = text_of(open_page("routing_map", run=RUN, layer="0", head="0"))
+    html = open_page("routing_map", run=RUN, layer="0", head="0").told
     assert "no certificate applies" in html and "<td>τ layer 0.70</td>" in html
 
 
 def test_a_head_that_climbed_with_its_layer_says_whose_certificate_failed(stored, priced, open_page):
     event = next(e for e in priced.fallbacks if e.scope == "layer" and e.segment == 0)
-    html = text_of(open_page("routing_map", run=RUN, layer=str(event.layer), head=str(event.head)))
+    html = open_page("routing_map", run=RUN, layer=str(event.layer), head=str(event.head)).told
     assert f"left with its layer, whose certificate was {event.lower_mass:.3f} &lt; 0.70" in html
 
 
 def test_the_map_has_a_column_of_layer_certificates(stored, priced, open_page):
-    html = text_of(open_page("routing_map", run=RUN))
+    html = open_page("routing_map", run=RUN).told
     assert "sparse units; 0 of 4 layers</small>" in html and "Beside the map" in html
     view, shape = access().store, (4, 4)
     arguments = (
@@ -114,20 +108,23 @@ def test_a_layer_below_its_tau_is_told_and_a_certified_one_says_nothing_of_the_k
 ):
     bundle.write_bundle(factory.priced(factory.rename(record, CERTIFIED)), without / "spool")
     told = "1 of 4 layers ran uncertified"
-    html = text_of(open_page("trust", run=RUN))
+    html = open_page("trust", run=RUN).told
     assert f"{told}: layer 2 (0.600 &lt; 0.70)" in html
     assert "3 of 4 sparse layers keep at least 0.70 of their attention" in html
-    assert told in text_of(open_page("routing_map", run=RUN))
+    assert told in open_page("routing_map", run=RUN).told
+    table = open_page("runs").dataframe[0].value.set_index("run")["uncertified_layers"]
+    assert table[RUN[-8:]] == "1 of 4" and table[CERTIFIED[-8:]] == "0 of 4"
+    assert "<td>0, 1 layer</td>" in open_page("compare", runs=f"{CERTIFIED},{RUN}").told
     for name in ("trust", "routing_map"):
-        assert "layers ran uncertified" not in text_of(open_page(name, run=CERTIFIED)), name
-    html = text_of(open_page("trust", run=RUN, scope="all", details="true"))
+        assert "layers ran uncertified" not in open_page(name, run=CERTIFIED).told, name
+    html = open_page("trust", run=RUN, scope="all", details="true").told
     assert f"layer 2 of run {RUN[-8:]} (0.600 &lt; 0.70)" in html
     assert f'<td class="l">{RUN[-8:]}</td>' in html and 'layer=2" target="_self">layer 2</a>' in html
 
 
 def test_trust_tells_layers_from_heads_and_sets_layers_beside_their_truth(stored, priced, open_page):
     page = open_page("trust", run=RUN, details="true")
-    html = text_of(page)
+    html = page.told
     of_layers = sum(event.scope == "layer" for event in priced.fallbacks)
     assert f"of which {of_layers:,} of heads that climbed with their layer" in html
     assert set(page.dataframe[0].value["of"]) <= {"head", "layer"}
@@ -135,8 +132,8 @@ def test_trust_tells_layers_from_heads_and_sets_layers_beside_their_truth(stored
     assert "0 of 4 with several segments have one below the least bound" in html
     assert "reaches τ layer; no segment below the least bound" in html
     other = open_page("trust", run=CERTIFIED, details="true")
-    assert "Certificates of the layers" not in text_of(other) and "of" not in other.dataframe[0].value
-    text_of(open_page("trust", run=RUN, scope="all"))  # no line for two meanings of tau
+    assert "Certificates of the layers" not in other.told and "of" not in other.dataframe[0].value
+    assert open_page("trust", run=RUN, scope="all").told  # no line for two meanings of tau
 
 
 def test_a_missed_layer_says_by_how_much_and_that_some_may_be_missed():
@@ -154,43 +151,12 @@ def test_a_missed_layer_says_by_how_much_and_that_some_may_be_missed():
     assert layer_claims.held(pd.DataFrame(rows).head(1), 0.95) == "1 of 1 hold"
 
 
-def test_comparing_policies_shows_the_price_and_no_lambda_of_the_run(stored, open_page):
-    html = text_of(open_page("compare", runs=f"{CERTIFIED},{RUN}"))
-    assert '<th class="l twice">price</th>' in html
-    assert '<td class="l no">per head</td><td class="l twice">0.3</td>' in html
-
-
-def test_replaying_calibrations_on_a_priced_run_says_what_it_is_not(
-    stored, open_page, make_calibration, tmp_path, monkeypatch
-):
-    for name, gate in (("prose", 0.9), ("code", 0.95)):
-        make_calibration(name, gate, 0.01).save(tmp_path / "no-samples" / "calibrations")
-    html = text_of(open_page("compare", run=RUN, calibrations="prose,code"))
-    assert (
-        "Calibrations against the baseline" in html
-        and "made for another policy than this run’s, priced" in html
-    )
-
-
-def test_the_runs_table_keeps_the_floor_out_of_the_column_tau(stored, open_runs):
-    table = open_runs().dataframe[0].value.set_index("run")
+def test_the_runs_table_keeps_the_floor_out_of_the_column_tau(stored, open_page):
+    table = open_page("runs").dataframe[0].value.set_index("run")
     assert table.loc[RUN[-8:], ["tau", "policy"]].tolist() == ["0.70 layer", "priced 0.3"]
     assert table.loc[CERTIFIED[-8:], ["tau", "policy"]].tolist() == ["0.90", "certified"]
-
-
-def test_the_runs_table_counts_uncertified_layers(without, record, open_runs):
-    bundle.write_bundle(record, without / "spool")
-    table = open_runs().dataframe[0].value.set_index("run")
-    assert table.loc[[RUN[-8:], CERTIFIED[-8:]], "uncertified_layers"].tolist() == ["1 of 4", "–"]
-
-
-def test_comparing_counts_uncertified_layers_beside_units(without, record, open_page):
-    bundle.write_bundle(record, without / "spool")
-    assert "<td>0, 1 layer</td>" in text_of(open_page("compare", runs=f"{CERTIFIED},{RUN}"))
-
-
-def test_the_default_policy_comes_first_on_new_run(demo_home, open_page):
-    assert open_page("new_run").selectbox(key="with_policy").options[0] == RouterConfig.policy
+    html = open_page("compare", runs=f"{CERTIFIED},{RUN}").told
+    assert '<td class="l no">per head</td><td class="l twice">0.3</td>' in html
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -199,29 +165,5 @@ def test_the_field_tau_shows_the_default_of_its_policy(demo_home, open_page, pol
     assert not page.exception
     wanted = RouterConfig.tau_layer if policy == "priced" else RouterConfig.tau
     assert page.number_input(key="tau").placeholder == f"{wanted:.2f}"
+    assert page.selectbox(key="with_policy").options[0] == RouterConfig.policy
     assert ("price" in {field.key for field in page.number_input}) == (policy == "priced")
-
-
-def test_a_priced_run_is_submitted_with_its_price(demo_home, open_page, queue, went):
-    page = open_page("new_run", source="Paste", with_policy="priced", tau="0.75", price="0.5")
-    page.text_area(key="pasted").set_value("The harbour master writes a ledger of vessels. " * 40).run()
-    page.button(key="submit").click().run()
-    assert not page.exception
-    asked = RunRequest.from_json(queue.jobs()[0].request_json)
-    assert (asked.policy, asked.tau, asked.price) == ("priced", 0.75, 0.5)
-    assert (asked.config().tau_layer, asked.config().price) == (0.75, 0.5)
-
-
-@pytest.mark.parametrize(
-    ("request_", "told"),
-    [
-        (
-            RunRequest(policy="priced"),
-            f"policy priced, price {RouterConfig.price:g}, τ layer {RouterConfig.tau_layer:.2f},",
-        ),
-        (RunRequest(policy="certified"), "policy certified, τ 0.90,"),
-    ],
-)
-def test_the_job_names_the_defaults_that_it_will_use(home, queue, open_page, request_, told):
-    job = queue.submit(request_, "text " * 100)
-    assert told in text_of(open_page("runs", job=job))

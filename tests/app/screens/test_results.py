@@ -124,10 +124,8 @@ def test_shipped_suites_stand_beside_those_of_the_home(evaluated, open_page):
     assert "evaluations/first/scores.json" in text_of(again)
 
 
-def test_the_table_that_readme_cites_opens_first_and_older_ones_say_what_they_are(
-    home, monkeypatch, open_page
-):
-    monkeypatch.setattr(paths, "DATA", paths.REPOSITORY / "data")
+def test_the_table_that_readme_cites_opens_first_and_older_ones_say_what_they_are(home, data, open_page):
+    data(paths.REPOSITORY / "data")
     page = open_page("results")
     text = text_of(page)
     cited = re.search(
@@ -148,16 +146,14 @@ def test_the_table_that_readme_cites_opens_first_and_older_ones_say_what_they_ar
     [
         ("main-ruler", "evaluations_main", "older main table"),
         ("main-ruler@3", "evaluations_main", "older main table"),
-        ("h1-ruler", "evaluations_h1", "older table for H1"),
         ("stories", "evaluations", "oldest tables"),
-        ("kept_others-infinitebench", "evaluations_kept_others", None),
         ("kept-pg19", "evaluations_kept", None),
     ],
 )
 def test_a_link_to_a_shipped_table_opens_it_and_an_older_one_leads_to_the_main_one(
-    home, monkeypatch, open_page, key, file, what
+    home, data, open_page, key, file, what
 ):
-    monkeypatch.setattr(paths, "DATA", paths.REPOSITORY / "data")
+    data(paths.REPOSITORY / "data")
     page = open_page("results", set=key)
     text = text_of(page)
     assert page.selectbox(key="set-choice").value == key and "There is no evaluation" not in text
@@ -203,36 +199,26 @@ def test_the_chart_shows_intervals_and_names_methods(found):
     assert again["x"] == chart["x"], "an area of nothing has no place on an axis in logarithms"
 
 
-def test_what_loses_far_more_than_others_does_not_flatten_the_chart(found):
-    lost = [
-        replace(row, difference=Estimate(-40.0, -42.0, -38.0)) if row.name == "minference=1" else row
-        for row in found.at(32_768)
-    ]
-    assert [row.name for row in tables.beyond(lost)] == ["minference=1", "window=1024"]
-    low, _ = tables.loss_ends(lost)
-    assert low > -5
-
-
-def test_a_control_that_is_drawn_has_its_whole_interval_on_the_chart(found):
+@pytest.mark.parametrize(
+    ("name", "difference", "beyond", "low", "high"),
+    [
+        ("minference=1", (-40.0, -42.0, -38.0), ["minference=1", "window=1024"], -5, None),
+        ("window=1024", (-0.5, -9.0, -0.2), [], None, None),
+        ("window=1024", (0.3, -0.7, 9.0), [], None, 9),
+    ],
+    ids=["far below", "a wide interval", "far above"],
+)
+def test_what_loses_far_more_does_not_flatten_the_chart_and_what_is_drawn_is_whole(
+    found, name, difference, beyond, low, high
+):
     rows = [
-        replace(row, difference=Estimate(-0.5, -9.0, -0.2)) if row.name == "window=1024" else row
+        replace(row, difference=Estimate(*difference)) if row.name == name else row
         for row in found.at(32_768)
     ]
-    assert "window=1024" not in [row.name for row in tables.beyond(rows)]
-    assert tables.loss_ends(rows)[0] < -9
-    better = [
-        replace(row, difference=Estimate(0.3, -0.7, 9.0)) if row.name == "window=1024" else row
-        for row in found.at(32_768)
-    ]
-    assert tables.loss_ends(better)[1] > 9
-    low, _ = tables.loss_ends([row for row in found.at(32_768) if row.name != "window=1024"])
-    edge = [
-        replace(row, difference=Estimate(low + 0.01, low - 2.0, low + 0.5))
-        if row.name == "window=1024"
-        else row
-        for row in found.at(32_768)
-    ]
-    assert tables.loss_ends(edge)[0] < low - 2.0, "a point in the chart's margin"
+    assert [row.name for row in tables.beyond(rows)] == beyond
+    ends = tables.loss_ends(rows)
+    assert ends[0] > low if low is not None else ends[0] < difference[1]
+    assert high is None or ends[1] > high
 
 
 def test_two_evaluations_of_one_suite_stand_beside_each_other(home, open_page):

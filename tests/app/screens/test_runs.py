@@ -26,10 +26,6 @@ ANN = {"is_logged_in": True, "iss": "https://login.example", "sub": "ann"}
 BOB = {"is_logged_in": True, "iss": "https://login.example", "sub": "bob"}
 
 
-def text_of(page) -> str:
-    return " ".join(str(element.proto.body) for element in page.get("html"))
-
-
 def listed(page) -> list[str]:
     return list(page.dataframe[0].value["run"])
 
@@ -70,7 +66,7 @@ def test_a_name_tags_and_notes_are_kept_and_listed_as_text(form, open_page):
     access().store.set_label(RUN, replace(label, tags=("good", "prose")))
     page = open_page("runs", tag="good")
     assert listed(page) == [RUN[-8:]] and list(page.dataframe[0].value["tags"]) == ["good, prose"]
-    html = text_of(open_page("text", run=RUN))
+    html = open_page("text", run=RUN).told
     assert "&lt;b&gt;best&lt;/b&gt;" in html and "<b>best" not in html
 
 
@@ -94,31 +90,25 @@ def test_columns_say_how_far_a_run_goes_on_as_dense_does(waiting, record, factor
 def test_what_cannot_be_kept_is_refused_and_stays_typed(form):
     form.text_input(key=f"name-{RUN}").input("x" * 130)
     form.button[0].click().run()
-    assert "at most 120 characters" in text_of(form) and "what you typed is still here" in text_of(form)
+    assert "at most 120 characters" in form.told and "what you typed is still here" in form.told
     assert form.text_input(key=f"name-{RUN}").value == "x" * 130
     assert label_queries.label(access().store, RUN) == Label()
 
 
-def test_times_are_held_against_the_pinned_run_of_a_prompt_until_it_is_unpinned(
-    three, open_page, monkeypatch
-):
+def test_times_are_held_against_the_pinned_run_of_a_prompt_until_it_is_unpinned(three, open_page, failing):
     open_page("runs")
     access().store.set_label(RUN, Label("kept name", pinned=True))
     page = open_page("runs")
-    assert "Baseline: <b><bdi>needles-16k.txt</bdi></b>" in text_of(page)
+    assert "Baseline: <b><bdi>needles-16k.txt</bdi></b>" in page.told
     against = dict(zip(listed(page), page.dataframe[0].value["against"], strict=True))
     assert against[RUN[-8:]] == against[AGAIN[-8:]] == 0
     assert against[CODE[-8:]] != against[CODE[-8:]], "another prompt takes another time"
 
-    def fails(*_):
-        raise StoreError("the disk is full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(OwnerView, "set_label", fails)
+    with failing(OwnerView, "set_label", StoreError("the disk is full")):
         page.button(key="unpin").click().run()
-        assert not page.exception and "the disk is full" in text_of(page)
+        assert not page.exception and "the disk is full" in page.told
     page.button(key="unpin").click().run()
-    assert "Baseline" not in text_of(page) and "against" not in page.dataframe[0].value
+    assert "Baseline" not in page.told and "against" not in page.dataframe[0].value
     assert label_queries.label(access().store, RUN) == Label("kept name")
 
 
@@ -165,24 +155,24 @@ def test_a_bundle_that_vanished_from_the_trash_is_explained(three, open_page):
     page = open_page("runs")
     access().store.delete_run(RUN)
     page.run()
-    access()._store.trash.joinpath(RUN).rename(three / "elsewhere")
+    access().whole_store.trash.joinpath(RUN).rename(three / "elsewhere")
     page.button(key=f"restore-{RUN}").click().run()
-    assert not page.exception and "no longer in the trash" in text_of(page)
+    assert not page.exception and "no longer in the trash" in page.told
 
 
 def test_two_people_name_pin_and_delete_apart(home, record, factory, open_page, login):
     login()
-    hers = replace(record, run=replace(record.run, owner=identity._digest("sub", ANN["iss"], ANN["sub"])))
+    hers = replace(record, run=replace(record.run, owner=identity.digest("sub", ANN["iss"], ANN["sub"])))
     bundle.write_bundle(hers, home / "spool")
     bundle.write_bundle(factory.rename(record, CODE), home / "samples")
     open_page("runs", ANN)
-    spool.ingest_samples(access()._store, home / "samples")
-    ann = OwnerView(access()._store, hers.run.owner)
+    spool.ingest_samples(access().whole_store, home / "samples")
+    ann = OwnerView(access().whole_store, hers.run.owner)
     ann.set_label(CODE, Label("anns-name", "anns-notes", ("anns-tag",), pinned=True))
     ann.delete_run(RUN)
     shown = {name: open_page("runs", user) for name, user in (("ann", ANN), ("bob", BOB))}
     seen = {
-        name: text_of(page) + page.dataframe[0].value.to_csv() + str([e.label for e in page.expander])
+        name: page.told + page.dataframe[0].value.to_csv() + str([e.label for e in page.expander])
         for name, page in shown.items()
     }
     for mark in ("anns-name", "anns-notes", "anns-tag", "Baseline", "Trash: 1 run"):
@@ -195,7 +185,7 @@ def test_ticked_runs_and_their_form_stay_when_a_run_comes_in(three, factory, rec
 
     def comes_in(run_id):
         bundle.write_bundle(factory.rename(record, run_id), three / "spool")
-        spool.ingest_spool(access()._store)
+        spool.ingest_spool(access().whole_store)
         page.run()
 
     comes_in("0000000000000001")
@@ -206,15 +196,6 @@ def test_ticked_runs_and_their_form_stay_when_a_run_comes_in(three, factory, rec
     access().store.delete_run(RUN)
     page.run()
     assert page.session_state["ticked"] == [], "a run that is not listed is not ticked"
-
-
-def test_the_first_ticked_run_is_the_baseline(monkeypatch):
-    monkeypatch.setattr("streamlit.session_state", {})
-    assert runs_page._in_order_of_ticking(["low"]) == ["low"]
-    assert runs_page._in_order_of_ticking(["high", "low"]) == ["low", "high"], (
-        "the table names rows from the top"
-    )
-    assert runs_page._in_order_of_ticking(["high"]) == ["high"]
 
 
 def test_a_name_given_while_another_reader_s_table_is_drawn_is_in_the_next_one(three, open_page, monkeypatch):
@@ -257,10 +238,10 @@ def test_deleted_runs_come_back_by_undo_and_after_a_reload_from_the_trash(three,
     page.session_state["ticked"] = [RUN, AGAIN]
     page.text_input(key="q").input("needles").run()
     page.button(key="delete-runs").click().run()
-    assert "Moved 2 runs to the trash below, for 7 days." in text_of(page)
-    assert "No run passes the filter" in text_of(page)
+    assert "Moved 2 runs to the trash below, for 7 days." in page.told
+    assert "No run passes the filter" in page.told
     page.button(key="undo-delete").click().run()
-    assert len(listed(page)) == 2 and "Moved" not in text_of(page)
+    assert len(listed(page)) == 2 and "Moved" not in page.told
     access().store.delete_run(RUN)
     reloaded = open_page("runs")
     assert [e.label for e in reloaded.expander] == ["Trash: 1 run"]
@@ -272,10 +253,10 @@ def test_emptying_the_trash_is_about_the_runs_that_its_question_counted(three, o
     page = open_page("runs")
     access().store.delete_run(RUN)
     page.run()
-    assert "Delete 1 run for good? That can’t be undone." in text_of(page)
+    assert "Delete 1 run for good? That can’t be undone." in page.told
     access().store.delete_run(CODE)
     page.button(key="confirm-empty").click().run()
-    assert [path.name for path in access()._store.trash.iterdir()] == [CODE]
+    assert [path.name for path in access().whole_store.trash.iterdir()] == [CODE]
 
 
 def test_the_tour_is_of_a_run_with_fallbacks_where_there_is_one(home, record, factory, open_page, went):
@@ -297,9 +278,9 @@ def test_pages_without_runs_say_that_deleted_ones_are_in_the_trash(filled, open_
     for run_id in deleted:
         store.delete_run(run_id)
     told = f"No runs: {len(deleted)} runs are in the trash"
-    assert told in text_of(open_page("runs"))
-    for name in ("routing_map", "compare"):
-        html = text_of(open_page(name))
+    assert told in open_page("runs").told
+    for name in ("routing_map", "text", "trust", "compare"):
+        html = open_page(name).told
         assert told in html and 'href="runs?"' in html
 
 
@@ -307,6 +288,6 @@ def test_pages_without_runs_say_that_deleted_ones_are_in_the_trash(filled, open_
     ("step", "page", "told"), [("1", "routing_map", "Next: the text"), ("3", "trust", "Analyse my")]
 )
 def test_the_tour_stands_on_its_pages_and_leads_on(filled, open_page, step, page, told):
-    html = text_of(open_page(page, run=RUN, tour=step))
+    html = open_page(page, run=RUN, tour=step).told
     assert f"Tour, {step} of 3." in html and told in html
-    assert "Tour," not in text_of(open_page(page, run=RUN, tour="9"))
+    assert "Tour," not in open_page(page, run=RUN, tour="9").told

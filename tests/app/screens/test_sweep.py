@@ -117,21 +117,6 @@ def test_one_press_queues_a_job_for_each_value_in_order(
     assert name == "compare" and [job.sweep for job in queue.sweep(query["sweep"])] == [query["sweep"]] * 3
 
 
-def test_calibrations_are_ticked_and_one_that_does_not_fit_is_named(
-    demo_home, open_page, queue, went, make_calibration
-):
-    folder = demo_home.parent / "data" / "calibrations"
-    make_calibration("other", 0.95, 0.02, revision="another").save(folder)
-    (folder / "prose.json").symlink_to(CALIBRATIONS / "prose.json")
-    page = paste(open_page("new_run", source="Paste", vary="calibration"))
-    page.multiselect(key="calibrations").set_value(["none", "prose", "other"]).run()
-    assert page.button(key="submit").disabled and "another" in text_of(page)
-    fix(page, "Leave it out")
-    assert page.multiselect(key="calibrations").value == ["none", "prose"]
-    page.button(key="submit").click().run()
-    assert [request.calibration for request in asked(queue)] == [None, "prose"]
-
-
 def test_every_price_is_checked_against_the_calibration(demo_home, open_page, queue):
     folder = demo_home.parent / "data" / "calibrations"
     folder.mkdir(parents=True, exist_ok=True)
@@ -185,27 +170,25 @@ def test_a_sweep_that_can_not_be_queued_says_why(demo_home, open_page, address, 
     assert page.button(key="submit").disabled
 
 
-@pytest.mark.parametrize("vary", ["price", "time limit"])
-def test_values_to_start_with_are_one_press_away(demo_home, open_page, vary):
-    page = paste(open_page("new_run", source="Paste", vary=vary))
-    fix(page, {"price": "Use 0.25, 0.5, 1", "time limit": "Use 0.25, 0.5, none"}[vary])
+@pytest.mark.parametrize(
+    ("address", "button"),
+    [
+        ({"vary": "price"}, "Use 0.25, 0.5, 1"),
+        ({"vary": "time limit"}, "Use 0.25, 0.5, none"),
+        ({"vary": "price", "prices": "0.5, 1", "with_policy": "certified"}, "Use policy priced"),
+    ],
+)
+def test_values_and_the_policy_that_reads_them_are_one_press_away(demo_home, open_page, address, button):
+    page = paste(open_page("new_run", source="Paste", **address))
+    fix(page, button)
     assert "sweep of 0 settings" not in text_of(page) and not page.button(key="submit").disabled
 
 
-def test_the_policy_that_reads_a_price_is_one_press_away(demo_home, open_page):
-    page = paste(open_page("new_run", source="Paste", vary="price", prices="0.5, 1", with_policy="certified"))
-    fix(page, "Use policy priced")
-    assert not page.button(key="submit").disabled
-
-
-def test_nothing_is_queued_and_nothing_lost_when_the_queue_fails(demo_home, open_page, queue, monkeypatch):
+def test_nothing_is_queued_and_nothing_lost_when_the_queue_fails(demo_home, open_page, queue, failing):
     page = paste(open_page("new_run", source="Paste", vary="price", prices="0.5, 1"))
 
-    def full(*_):
-        raise StoreError("the disk is full")
-
-    monkeypatch.setattr(PromptFiles, "write", full)
-    page.button(key="submit").click().run()
+    with failing(PromptFiles, "write", StoreError("the disk is full")):
+        page.button(key="submit").click().run()
     assert "Nothing was queued" in text_of(page) and queue.jobs() == []
     assert page.text_input(key="prices").value == "0.5, 1"
 
@@ -235,7 +218,7 @@ def test_another_s_sweep_is_not_shown(home, queue, open_page, login):
         {"is_logged_in": True, "iss": "https://login.example", "sub": name} for name in ("ann", "bob")
     )
     requests = sweep.with_values(RunRequest(label="anns.txt"), "price", [0.5, 1.0])
-    sweep_id = queue.of(identity._digest("sub", ann["iss"], "ann")).submit_sweep(requests, TEXT)
+    sweep_id = queue.of(identity.digest("sub", ann["iss"], "ann")).submit_sweep(requests, TEXT)
     assert "0 of 2 done" in text_of(open_page("compare", ann, sweep=sweep_id))
     html = text_of(open_page("compare", bob, sweep=sweep_id))
     assert "This link leads nowhere" in html and "anns.txt" not in html
@@ -246,16 +229,10 @@ def test_another_s_sweep_is_not_shown(home, queue, open_page, login):
 # Sweep
 
 
-def test_no_sweep_says_how_to_make_one(home, open_page):
-    page = open_page("compare", sweep="")
-    assert not page.exception
-    html = text_of(page)
+def test_no_sweep_and_an_unknown_one_say_so(home, open_page):
+    html = text_of(open_page("compare", sweep=""))
     assert "No sweeps yet" in html and "new?vary=price" in html
-
-
-def test_an_unknown_sweep_is_explained(home, open_page):
-    page = open_page("compare", sweep="<i>nothing")
-    assert not page.exception and "This link leads nowhere" in text_of(page)
+    assert "This link leads nowhere" in text_of(open_page("compare", sweep="<i>nothing"))
 
 
 def test_a_sweep_that_waits_lists_its_settings_and_no_result(home, queue, submitted, open_page):
@@ -357,24 +334,11 @@ def test_the_picture_holds_each_measured_setting_twice_and_both_fronts(measured,
         (0.2, 0.03),
         (0.2, 0.004),
     ]
-    area, time = chart["x"], chart["others"][0]["x"]
-    assert area["range"][0] == 0 and time["range"][0] > 400 and time["title"].endswith("not from 0")
     points = [mark for mark in chart["marks"] if mark["kind"] == "points"]
     assert [(one["panel"], len(one["x"]), len(one["told"])) for one in points] == [(0, 4, 4), (1, 4, 4)]
     assert points[0]["told"][1][:5] == ["B", "price 0.5", "KL of the next token", "0.004 nats", "20.0 %"]
     assert points[0]["edge_width"] == [1.4, 3.0, 1.4, 1.4], "the named setting is ringed"
-    labels = [mark for mark in chart["marks"] if mark["kind"] == "label"]
-    (dense,) = [one for one in labels if one["text"] == "dense"]
-    assert (dense["panel"], dense["y"], dense["dy"] < 0) == (1, chart["y"]["range"][1], True), (
-        "above the points"
-    )
-    letters = [(one["text"], one["panel"]) for one in labels if one is not dense]
-    assert letters == [(letter, place) for place in (0, 1) for letter in "ABCD"]
-    assert chart["y"]["log"] and chart["others"][0]["y"] == {**chart["y"], "title": ""}
-    assert "ringed" in curve.foot(rows, error, 0.01, "B") and "dashed" in curve.foot(rows, error, 0.01, "B")
     assert "dashed" not in curve.foot(rows, error, 0.0, "B"), "0 has no place on the logarithmic axis"
-    limits = [mark for mark in chart["marks"] if mark["kind"] == "line" and mark["y"] == [0.01, 0.01]]
-    assert [mark["panel"] for mark in limits] == [0, 1]
     zero = drawn.assign(kl_nats=[0.0, 0.004, 0.008, 0.03])
     assert not curve.fronts(zero, error, None, None, design.DARK)["y"]["log"], "0 is on no log axis"
 

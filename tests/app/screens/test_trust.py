@@ -6,13 +6,12 @@ import json
 import re
 from dataclasses import replace
 
-import pandas as pd
 import pytest
 
 from routesparse.app.screens.trust import figures
 from routesparse.app.shell.access import access
 from routesparse.app.shell.scope import length_bucket
-from routesparse.app.ui import design, numbers, prompt_stats, share_figure
+from routesparse.app.ui import design, numbers
 from routesparse.engine.store import audit_queries, bundle, fallback_queries, queries
 
 RUN = "3f9a1c20d4e5b678"
@@ -22,11 +21,6 @@ RUN = "3f9a1c20d4e5b678"
 def hard(factory):
     """A hard prompt: some units expanded, some dense by fallback, some dense by the router."""
     return factory.make_record(layers=4, heads=4, tokens=4096, probe_columns=32, hardness=1.5)
-
-
-def text_of(page) -> str:
-    assert not page.exception
-    return " ".join(str(element.proto.body) for element in page.get("html"))
 
 
 def sparse_audits(record):
@@ -42,7 +36,7 @@ def with_audits(record, **values):
 
 def test_the_page_says_what_is_certified_then_what_failed_then_what_was_audited(filled, record, open_page):
     page = open_page("trust", run=RUN)
-    html = text_of(page)
+    html = page.told
     pairs = sparse_audits(record)
     what = "sparse units, a head in a segment each, keep at least 0.90 of their attention"
     certified = f"{len(pairs)} of {len(pairs)} {what}"
@@ -65,13 +59,12 @@ def test_the_page_says_what_is_certified_then_what_failed_then_what_was_audited(
     assert html[html.index("map?run=") :].startswith(f"map?run=d4e5b678&amp;{place}")
 
 
-def test_details_hold_claims_kinds_shares_and_residuals(filled, record, open_page):
-    html = text_of(open_page("trust", run=RUN, details="true"))
+def test_details_hold_claims_kinds_and_shares(filled, record, open_page):
+    html = open_page("trust", run=RUN, details="true").told
     for part in (
         "Three certificates",
         "How the units ended up",
         "Coverage of selected sparse units",
-        "Gate statistic g: the probe’s minus the audited one",
         "one prompt has no interval",
     ):
         assert part in html
@@ -96,7 +89,7 @@ def test_each_claim_is_held_against_its_own_truth(filled, record, open_page):
 
 def test_coverage_below_nominal_is_marked_and_rows_are_a_mean_of_shares(home, record, open_page):
     bundle.write_bundle(with_audits(record, covered=False, row_covered=0.75), home / "spool")
-    html = text_of(open_page("trust", run=RUN, details="true"))
+    html = open_page("trust", run=RUN, details="true").told
     assert '<b>0.00 %</b><em class="bad">coverage, below the nominal 95 %' in html
     assert "<b>75.00 %</b>" in html
 
@@ -104,7 +97,7 @@ def test_coverage_below_nominal_is_marked_and_rows_are_a_mean_of_shares(home, re
 @pytest.mark.parametrize("error", [1e-5, 0.05])
 def test_a_kernel_that_wrote_something_else_is_a_problem(home, record, open_page, error):
     bundle.write_bundle(with_audits(record, executed_error=error), home / "spool")
-    html = text_of(open_page("trust", run=RUN))
+    html = open_page("trust", run=RUN).told
     assert ("The kernel’s output is not that of the chosen plan: one row" in html) == (error == 0.05)
     assert ("Certified</b> with" in html) == (error != 0.05), "the plan was certified, not this output"
 
@@ -116,7 +109,7 @@ def test_intervals_are_over_prompts_and_the_same_text_twice_is_one(waiting, reco
         other = factory.make_record(name, name=f"other-{number}.txt", seed=number, **shape)
         bundle.write_bundle(with_audits(other, covered=number > 0), waiting / "spool")
     bundle.write_bundle(factory.rename(record, "abcdabcd00001111"), waiting / "spool")
-    html = text_of(open_page("trust", run=RUN, scope="all", details="true"))
+    html = open_page("trust", run=RUN, scope="all", details="true").told
     assert "6 runs, 5 prompts" in html
     assert re.search(r"4 prompts, \d+ sparse units; 95 % interval", html), "one of five was not audited"
     assert "every prompt has the same share, so there is no interval" in html, "the conformal claim"
@@ -127,16 +120,16 @@ def test_intervals_are_over_prompts_and_the_same_text_twice_is_one(waiting, reco
     [("in_prompt", "layer"), ("conformal", "family"), ("row", "domain"), ("fallback", "layer")],
 )
 def test_every_share_and_group_draws(filled, open_page, claim, by):
-    html = text_of(open_page("trust", run=RUN, claim=claim, by=by, details="true"))
+    html = open_page("trust", run=RUN, claim=claim, by=by, details="true").told
     none = "no stored run of these weights makes this claim"
-    assert (none in html) == (claim == "row") != ("diamond: mean over prompts" in html)
+    assert (none in html) == (claim == "row") != ("<th>95 % interval</th>" in html)
 
 
 def test_drift_and_a_forced_calibration_name_what_still_holds(home, record, open_page):
     alarm = {"drift_alarm": True, "drift_p": 0.01, "drift_distance": 5.5, "delta": 0.043}
     run = replace(record.run, calibration_mismatch="tau 0.8 instead of 0.9", **alarm)
     bundle.write_bundle(replace(record, run=run), home / "spool")
-    html = text_of(open_page("trust", run=RUN))
+    html = open_page("trust", run=RUN).told
     assert "Drift alarm" in html and "still hold" in html and "tau 0.8 instead of 0.9" in html
 
 
@@ -144,7 +137,7 @@ def test_a_full_audit_is_against_the_dense_forward_and_of_all_rows(home, record,
     full = replace(record.run, audit_depth="full", top1_agreement=1.0, kl_nats=0.0123, logit_error=0.02)
     layers = tuple(replace(row, forward_error=0.01 * (row.layer + 1)) for row in record.layers)
     bundle.write_bundle(replace(record, run=full, layers=layers), home / "spool")
-    html = text_of(open_page("trust", run=RUN, details="true"))
+    html = open_page("trust", run=RUN, details="true").told
     assert "Against the dense forward, layer by layer" in html and f"n = {len(layers)} layers" in html
     assert "next token agrees with dense" in html and "0.0123 nats" in html
     assert "audited over all body rows" in html and "random rows, standard error" not in html
@@ -180,7 +173,7 @@ def test_a_violation_lies_below_the_diagonal(filled, open_page):
 
 def test_a_run_that_was_not_audited_says_so_and_how_to_audit_it(filled, open_page):
     page = open_page("trust", run="c0de17aa", details="true")
-    html = text_of(page)
+    html = page.told
     assert "<b>Not audited</b>" in html and "Run again with an audit" in html
     assert "; not audited, so true mass and output error are unknown" in html, "the verdict is green"
     assert '<b class="none">not measured</b><small>of 0 rows; must be 0' in html, "not 0 violations"
@@ -192,7 +185,7 @@ def test_a_dense_run_has_nothing_to_audit_or_to_certify(home, record, open_page)
     choices = tuple(replace(c, pattern="dense", lower_mass=None, fallback=None) for c in record.choices)
     dense = replace(record, run=replace(record.run, sparse_units=0), choices=choices, audits=())
     bundle.write_bundle(replace(dense, fallbacks=()), home / "spool")
-    html = text_of(open_page("trust", run=RUN))
+    html = open_page("trust", run=RUN).told
     assert "Nothing to audit" in html and "there is nothing to certify" in html
     assert "Nothing fell back: no certificate was needed." in html
 
@@ -222,9 +215,9 @@ def test_a_rate_above_the_run_s_limit_is_a_failure(home, hard, factory, open_pag
         made = factory.rename(hard, run_id)
         told = json.dumps({**config, "fallback_limit": limit})
         bundle.write_bundle(replace(made, run=replace(made.run, config_json=told)), home / "spool")
-    html = text_of(open_page("trust", run=RUN))
+    html = open_page("trust", run=RUN).told
     assert "Failure:" in html and "a high fallback rate a failure" in html
-    assert "Failure:" not in text_of(open_page("trust", run="abcdabcd"))
+    assert "Failure:" not in open_page("trust", run="abcdabcd").told
 
 
 def test_over_budget_and_unmet_are_counted_and_unknown_is_not_none(home, record, factory, open_page):
@@ -238,9 +231,9 @@ def test_over_budget_and_unmet_are_counted_and_unknown_is_not_none(home, record,
     older = replace(older, choices=tuple(replace(c, unmet=None) for c in older.choices))
     for made in (strict, older):
         bundle.write_bundle(made, home / "spool")
-    html = text_of(open_page("trust", run=RUN, details="true"))
+    html = open_page("trust", run=RUN, details="true").told
     assert f'<b class="">1 of {record.run.layers}</b>' in html and '<b class="">2</b>' in html
-    html = text_of(open_page("trust", run="abcdabcd", details="true"))
+    html = open_page("trust", run="abcdabcd", details="true").told
     assert re.search(r'escalations that Tℓ left no time for.*?<b class="none">not measured</b>', html)
 
 
@@ -248,7 +241,7 @@ def test_all_runs_cover_the_same_weights_only_and_names_stay_text(waiting, recor
     other = factory.rename(record, "abcdabcd00001111")
     bundle.write_bundle(replace(other, run=replace(other.run, model_revision="other")), waiting / "spool")
     page = open_page("trust", run=RUN, scope="all", details="true", domain="code")
-    html = text_of(page)
+    html = page.told
     assert "2 runs, 2 prompts" in html and "<b>router</b>" not in html
     assert list(page.multiselect(key="domain").value) == ["code"]
 
@@ -263,36 +256,40 @@ def test_nothing_fell_back_is_one_line_with_how_near_it_was(home, record, open_p
     bundle.write_bundle(replace(record, fallbacks=(), choices=choices), home / "spool")
     page = open_page("trust", run=RUN)
     told = "Nothing fell back: every certificate reached its τ, the nearest with 0.012 to spare."
-    assert told in text_of(page) and not page.dataframe
+    assert told in page.told and not page.dataframe
 
 
-def test_a_run_that_was_not_routed_says_so_and_speaks_of_no_filter(home, record, open_page):
-    empty = replace(record, choices=(), candidates=(), fallbacks=(), audits=(), probes=())
-    bundle.write_bundle(replace(empty, run=replace(record.run, routed=False, units=0)), home / "spool")
-    html = text_of(open_page("trust", run=RUN))
+@pytest.mark.parametrize("name", ["routing_map", "text", "trust", "compare"])
+def test_a_run_that_was_not_routed_says_so_and_speaks_of_no_filter(home, record, factory, open_page, name):
+    tables = ("choices", "candidates", "fallbacks", "audits", "probes", "layers", "worst_rows", "block_reads")
+    unrouted = replace(record, run=replace(record.run, routed=False, units=0), **dict.fromkeys(tables, ()))
+    bundle.write_bundle(unrouted, home / "spool")
+    if name == "compare":
+        bundle.write_bundle(factory.rename(record, "abcdabcd00001111"), home / "spool")
+        html = open_page("compare", runs=f"{RUN},abcdabcd00001111").told
+        assert "No unit was routed on both sides" in html
+        return
+    html = open_page(name, run=RUN).told
     assert "Nothing was routed in this run" in html and "below break-even" in html
-    every = text_of(open_page("trust", run=RUN, scope="all"))
-    assert "No run of these weights was routed" in every
-    assert not re.search("filter|Clear the domains", html + every)
+    if name == "trust":
+        every = open_page("trust", run=RUN, scope="all").told
+        assert "No run of these weights was routed" in every
+        assert not re.search("filter|Clear the domains", html + every)
 
 
 def test_decisions_that_were_lost_are_not_called_certified(home, record, open_page):
     bundle.write_bundle(record, home / "spool")
     open_page("trust", run=RUN)
-    with access()._store.writing("the rows were not lost") as cursor:
+    with access().whole_store.writing("the rows were not lost") as cursor:
         cursor.execute("DELETE FROM head_choice WHERE layer = 0")
-    html = text_of(open_page("trust", run=RUN))
+    html = open_page("trust", run=RUN).told
     assert "decisions are not stored" in html and "Certified</b> with" not in html
 
 
 def test_senseless_addresses_fall_back_and_bad_links_say_so(filled, open_page):
-    assert "This link leads nowhere" in text_of(open_page("trust", run="deadbeef"))
+    assert "This link leads nowhere" in open_page("trust", run="deadbeef").told
     wrong = {"claim": "x", "by": "²", "scope": "x", "domain": "nowhere", "details": "true"}
-    assert "Worst heads" in text_of(open_page("trust", run=RUN, **wrong))
-
-
-def test_an_empty_page_says_what_to_do(home, open_page):
-    assert "No runs yet" in text_of(open_page("trust"))
+    assert "Worst heads" in open_page("trust", run=RUN, **wrong).told
 
 
 @pytest.mark.parametrize(
@@ -300,30 +297,3 @@ def test_an_empty_page_says_what_to_do(home, open_page):
 )
 def test_length_buckets_are_powers_of_two(tokens, bucket):
     assert length_bucket(tokens) == bucket
-
-
-@pytest.mark.parametrize(
-    ("limit", "named"),
-    [(0.25, "limit →"), (0.05, "limit"), (0.0, "limit")],
-    ids=["far", "near", "among them"],
-)
-def test_a_reference_far_from_all_values_is_named_at_the_edge(limit, named):
-    dots = pd.DataFrame({"group": "code", "value": [0.0, 0.02], "label": "", "run_id": ["a", "b"]})
-    groups = pd.DataFrame([("code", 2, 2, 2, 0.01, 0.0, 0.0, 0.02, 0.0, 0.02)], columns=prompt_stats.COLUMNS)
-    chart = share_figure.figure(groups, dots, share_figure.Reference(limit, "limit"), design.LIGHT)
-    assert chart["marks"][-1]["text"] == named
-    assert (chart["x"]["range"][1] < 0.1) and ("→" in named) == (limit > chart["x"]["range"][1])
-
-
-def test_many_dots_are_thinned_and_those_of_the_run_shown_stay():
-    count = share_figure.MOST_DOTS * 2
-    ids = ["mine" if i == 5 else f"r{i}" for i in range(count)]
-    dots = pd.DataFrame({"group": "code", "value": 0.9, "label": "", "run_id": ids})
-    row = ("code", count, count, count, 0.9, 0.0, 0.9, 0.9, 0.9, 0.9)
-    groups = pd.DataFrame([row], columns=prompt_stats.COLUMNS)
-    chart = share_figure.figure(groups, dots, share_figure.Reference(0.95, "nominal"), design.LIGHT, "mine")
-    json.dumps(chart, allow_nan=False)
-    drawn = next(mark for mark in chart["marks"] if mark["kind"] == "points")
-    assert len(drawn["x"]) == share_figure.MOST_DOTS
-    assert max(drawn["size"]) == 9, "the run shown is drawn larger"
-    assert share_figure.dots_text(count).startswith(f"{share_figure.MOST_DOTS:,} of {count:,}")

@@ -7,19 +7,16 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from routesparse.app.screens.routing_map import answer_card
+from routesparse.app.screens.routing_map import answer_card, map_figure
 from routesparse.app.shell import verdict_bar
+from routesparse.app.shell.access import access
 from routesparse.app.ui import design
 from routesparse.engine.rows import ContinuationRow
-from routesparse.engine.store import bundle
+from routesparse.engine.store import bundle, queries
 from routesparse.engine.verdict import LEVELS
 
 GREEN, RED, DRIFT = "3f9a1c20d4e5b678", "bad0bad000001111", "d41fd41f00002222"
 RUN_PAGES = ("routing_map", "trust")
-
-
-def text_of(page):
-    return " ".join(str(element.proto.body) for element in page.get("html"))
 
 
 @pytest.fixture
@@ -46,10 +43,10 @@ def runs(home, record, factory):
 @pytest.mark.parametrize("page", RUN_PAGES)
 def test_every_page_about_a_run_says_whether_it_is_safe(runs, open_page, page):
     missed, units = len(runs.uncertified), runs.run.units
-    bad = text_of(open_page(page, run=RED))
+    bad = open_page(page, run=RED).told
     assert f"<b>Not safe.</b> {missed} of {units} units ran uncertified: do not trust this run." in bad
     assert 'class="rs-verdict red"' in bad
-    good = text_of(open_page(page, run=GREEN))
+    good = open_page(page, run=GREEN).told
     assert "<b>No warning.</b> Next token as by dense, KL 0.0021 nats." in good
 
 
@@ -63,8 +60,30 @@ def test_runs_name_the_verdict_of_each(runs, open_page):
     assert table["kl"].tolist() == [0.0021] * 3
 
 
+def test_units_that_ran_uncertified_are_counted_and_marked(runs, open_page):
+    missed = {(c.layer, c.head, c.segment) for c in runs.uncertified}
+    sparse = sum(c.pattern != "dense" for c in runs.choices)
+    bad, good = open_page("trust", run=RED).told, open_page("trust", run=GREEN).told
+    assert f"{sparse - len(missed)} of {sparse} sparse units, a head in a segment each, keep" in bad
+    assert f"Nothing fell back, but {len(missed)} units ran uncertified." in bad
+    assert "That their mass reaches τ is not certified" in bad and "units ran uncertified" not in good
+    table = open_page("runs").dataframe[0].value.set_index("run")["uncertified"]
+    assert table[RED[-8:]] == len(missed) and table[GREEN[-8:]] == 0
+    html = open_page("compare", runs=f"{RED},{GREEN}").told
+    assert f"<td>{len(missed)}</td>" in html and "<td>0</td>" in html
+    store = access().store
+    data, shown = map_figure.drawing(
+        queries.choices(store, RED, 0), queries.layers(store, RED), "fallback", (0, 0), design.LIGHT, (4, 4)
+    )
+    marked = {divmod(at, 4) for at, mark in enumerate(data["marks"]) if mark == "u"}
+    assert marked == {place[:2] for place in missed if place[2] == 0}
+    assert {map_figure.FALLBACK_STEPS[int(shown.values[at])] for at in marked} == {"ran uncertified"}
+    told = {divmod(at, 4) for at, tip in enumerate(data["tips"]) if "ran uncertified" in tip}
+    assert told == marked and "units ran uncertified" in data["times"]["rows"][0]["tip"]
+
+
 def test_pages_over_all_runs_count_the_verdicts(runs, open_page):
-    html = text_of(open_page("trust", run=GREEN, scope="all"))
+    html = open_page("trust", run=GREEN, scope="all").told
     assert "1 red" in html and "1 amber" in html and "1 green" in html
 
 
@@ -81,27 +100,18 @@ def test_pages_over_all_runs_count_the_verdicts(runs, open_page):
 def test_the_alarm_stands_beside_every_conformal_figure(runs, record, open_page, page, query):
     unit = next(c for c in record.choices if c.pattern != "dense" and c.segment == 0)
     query = {"run": DRIFT, "details": "true", "layer": str(unit.layer), "head": str(unit.head), **query}
-    alarmed = text_of(open_page(page, **query))
+    alarmed = open_page(page, **query).told
     told = alarmed.count("Drift alarm: ignore this") + alarmed.count("Drift alarm or unfitting calibration")
-    # Trust: the claim's card, the residuals against delta; and the chart of the claim.
+    # Trust: the claim's card; and the table of the claim.
     # Compare: the side's share, its mean, and the map of the claim.
     wanted = {
-        "trust": 2 + (query.get("claim") == "conformal"),
+        "trust": 1 + (query.get("claim") == "conformal"),
         "routing_map": 1,
         "compare": 2 + ("metric" in query),
     }
     assert told == wanted[page]
-    calm = text_of(open_page(page, **{**query, "run": GREEN, "runs": f"{GREEN},{RED}"}))
+    calm = open_page(page, **{**query, "run": GREEN, "runs": f"{GREEN},{RED}"}).told
     assert ("rs-void" not in calm and "Drift alarm" not in calm) or (page == "trust" and "claim" in query)
-
-
-def test_the_event_list_has_a_row_for_each_uncertified_unit(runs, open_page):
-    table = open_page("trust", run=RED).dataframe[0].value
-    assert table["to"].tolist() == ["ran uncertified"] * len(runs.uncertified)
-    assert {(r.layer, r.head, r.segment - 1) for r in table.itertuples()} == {
-        (c.layer, c.head, c.segment) for c in runs.uncertified
-    }
-    assert table["deficit"].gt(0.69).all()
 
 
 def test_uncertified_units_come_before_the_dearest_failures_and_both_are_counted(
@@ -118,18 +128,14 @@ def test_uncertified_units_come_before_the_dearest_failures_and_both_are_counted
     page = open_page("trust", run=GREEN)
     table = page.dataframe[0].value
     assert table["to"].tolist()[0] == "ran uncertified" and len(table) == len(hard.fallbacks) + 1
-    assert f"n = {len(hard.fallbacks)} events and 1 uncertified unit: those" in text_of(page)
+    assert f"n = {len(hard.fallbacks)} events and 1 uncertified unit: those" in page.told
 
 
-def test_the_map_has_the_next_token_by_both_sides(runs, record, open_page):
-    html = text_of(open_page("routing_map", run=GREEN))
+def test_the_map_has_the_next_token_by_both_sides_and_how_the_prompt_goes_on(runs, record, open_page):
+    html = open_page("routing_map", run=GREEN).told
     assert "The next token, dense against this run" in html
     assert html.count("<code>44</code>") == 2 and "<code>␣the</code>" in html
     assert html.count("another token") == 1, "they differ in the fifth place alone"
-
-
-def test_the_map_says_how_the_prompt_goes_on_by_both(runs, record, open_page):
-    html = text_of(open_page("routing_map", run=GREEN))
     assert "from the first on: 2 of 3." in html
     assert "44␣the<mark>4</mark>" in html and "44␣the<mark>␣a</mark>" in html
 
@@ -151,7 +157,7 @@ def test_texts_that_go_on_are_shown_escaped_with_what_differs_marked(row, told):
 
 
 def test_a_run_that_was_not_compared_says_how_to_compare_it(filled, open_page):
-    html = text_of(open_page("routing_map", run="c0de17aa"))
+    html = open_page("routing_map", run="c0de17aa").told
     assert (
         "Not compared: no dense prefill ran" in html
         and "Answer not compared: run the prompt with dense, too" in html
@@ -159,7 +165,7 @@ def test_a_run_that_was_not_compared_says_how_to_compare_it(filled, open_page):
     again = re.search(r'href="new\?([^"]*)">Run it again with dense beside it', html)
     asked = parse_qs(unescape(again[1]))
     assert (asked["dense"], asked["with_policy"]) == (["true"], ["certified"]) and "from" in asked
-    assert "Run it again with dense" not in text_of(open_page("routing_map", run=GREEN))
+    assert "Run it again with dense" not in open_page("routing_map", run=GREEN).told
 
 
 def test_tokens_are_text_and_numbers_where_the_text_was_not_kept(home, record, open_page):
@@ -169,7 +175,7 @@ def test_tokens_are_text_and_numbers_where_the_text_was_not_kept(home, record, o
         *record.answers[2:],
     )
     bundle.write_bundle(replace(record, answers=rows), home / "spool")
-    html = text_of(open_page("routing_map", run=GREEN))
+    html = open_page("routing_map", run=GREEN).told
     assert "&lt;b&gt;x&lt;/b&gt;" in html and "<b>x</b>" not in html and "token 12" in html
 
 

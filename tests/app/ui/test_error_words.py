@@ -2,7 +2,7 @@
 
 import pytest
 
-from routesparse.app.ui.error_words import wrong
+from routesparse.app.ui.states import wrong
 from routesparse.engine.calibration import tuned
 from routesparse.engine.errors import ProfileError
 from routesparse.engine.method.latency import LatencyProfile

@@ -26,6 +26,7 @@ from routesparse.engine.method.records import Look
         (plot.linear("", -0.012, 0.031), ["-0.01", "0.00", "0.01", "0.02", "0.03"]),
         (plot.linear("", 0, 16_384), ["0", "5,000", "10,000", "15,000"]),
         (plot.logarithmic("", 0.018, 0.6), ["0.02", "0.05", "0.1", "0.2", "0.5"]),
+        (plot.logarithmic("", 300.0, 2_000.0), ["500", "1,000", "2,000"]),
     ],
 )
 def test_ticks_are_round_and_told_apart(axis, told):
@@ -59,10 +60,10 @@ def test_panels_keep_their_axes_and_one_numbering_of_marks():
     )
     dots = plot.points([2], [2], "#000000", "{0}", [["b"]])
     other = plot.chart(plot.linear("b", 0, 9), plot.linear("", 0, 9), [dots], 90, LIGHT)
-    both = plot.panels([one, other], stacked=True)
-    assert [mark["panel"] for mark in both["marks"]] == [0, 1] and both["stacked"]
+    both = plot.panels([one, other])
+    assert [mark["panel"] for mark in both["marks"]] == [0, 1]
     assert (both["x"]["title"], [axes["x"]["title"] for axes in both["others"]]) == ("a", ["b"])
-    assert plot._told(both["marks"], [1, 0]) == ["b"]
+    assert plot.picked_of(both["marks"], [1, 0]) == ["b"]
 
 
 def test_steps_keep_a_value_up_to_the_next_place():
@@ -78,5 +79,5 @@ def test_what_no_point_answers_to_is_no_choice(picked):
         plot.points([1, 2], [1, 2], "#000000", "{0}", [["a"], ["b"]]),
         plot.line([0, 1], [0, 1], "#000000"),
     ]
-    assert plot._told(marks, picked) is None
-    assert plot._told(marks, [0, 1]) == ["b"]
+    assert plot.picked_of(marks, picked) is None
+    assert plot.picked_of(marks, [0, 1]) == ["b"]

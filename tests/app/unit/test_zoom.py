@@ -19,10 +19,6 @@ from routesparse.engine.store.queries import Heatmap
 RUN = "3f9a1c20d4e5b678"
 
 
-def text_of(page) -> str:
-    return " ".join(str(element.proto.body) for element in page.get("html"))
-
-
 def wide(levels=None, mask_pool=1) -> Heatmap:
     """4 rows x 3,000 columns of 2 key blocks; one cell of mass."""
     mass = np.zeros((4, 3_000), np.float32)
@@ -53,8 +49,8 @@ def test_masks_stay_on_their_blocks():
         4,
         [[15], [15], [15], [0]],
     )
-    shown = masks.Overlay(np.zeros((4, 1), np.uint8), "A", None, (0, None))
-    assert masks.tint_cover(shown, part, LIGHT, 64)["box"][:2] == [4_008 * 64, 4_016 * 64]
+    shown = masks.Mask(np.zeros((4, 1), bool), "A", 0)
+    assert masks.lost_cover(shown, part, LIGHT, 64)["box"][:2] == [4_008 * 64, 4_016 * 64]
 
 
 def test_a_window_beside_the_picture_has_no_part():
@@ -76,18 +72,17 @@ def test_the_window_of_the_address_is_shown_at_stored_resolution(filled, open_pa
     whole = open_page("routing_map", run=RUN, layer="1", head="1", segment="1")
     part = open_page("routing_map", run=RUN, layer="1", head="1", segment="1", zoom="8,16,10,20")
     assert not whole.exception and not part.exception
-    assert "max over one row × 2 key blocks" in text_of(part)
-    assert "Probe, rows 11 to 20, key blocks 8 to 15 of " in text_of(part) and "rows 11" not in text_of(whole)
-    assert "of this part: colours rescaled to it" in text_of(part) and "largest mass here" in text_of(whole)
+    assert "max over one row × 2 key blocks" in part.told
+    assert "Probe, rows 11 to 20, key blocks 8 to 15 of " in part.told and "rows 11" not in whole.told
+    assert "of this part: colours rescaled to it" in part.told and "largest mass here" in whole.told
     part.button(key="whole-picture").click().run()
-    assert "zoom" not in part.query_params and "rows 11 to 20" not in text_of(part)
+    assert "zoom" not in part.query_params and "rows 11 to 20" not in part.told
 
 
 @pytest.mark.parametrize("window", ["8,8,0,4", "x,1,2,3", "1,2,3", "-1,4,0,4", "99999,100000,0,4", "1,2,²,4"])
 def test_a_senseless_window_is_the_whole_picture(filled, open_page, window):
     page = open_page("routing_map", run=RUN, layer="1", head="1", zoom=window)
-    assert not page.exception
-    assert "drag a box to zoom in" in text_of(page)
+    assert "drag a box to zoom in" in page.told
     assert not [button for button in page.button if button.key == "whole-picture"]
 
 
@@ -97,7 +92,7 @@ def test_a_senseless_window_is_the_whole_picture(filled, open_page, window):
 )
 def test_a_message_that_is_no_box_changes_nothing(message, monkeypatch):
     monkeypatch.setattr(zoom.view, "write", lambda **_: pytest.fail("the address was changed"))
-    zoom._take(message, None, 64)
+    zoom.take(message, None, 64)
 
 
 def test_a_lost_bundle_leaves_the_thumbnail(filled, open_page):
@@ -108,7 +103,7 @@ def test_a_lost_bundle_leaves_the_thumbnail(filled, open_page):
     open_page("runs")
     shutil.rmtree(access().store.bundle(RUN))
     page = open_page("routing_map", run=RUN, layer="1", head="1", zoom="8,16,10,20")
-    assert not page.exception and "max over 5 rows" in text_of(page)
+    assert not page.exception and "max over 5 rows" in page.told
 
 
 def test_what_the_chosen_plan_does_not_read_is_painted_by_its_mass():
@@ -117,11 +112,11 @@ def test_what_the_chosen_plan_does_not_read_is_painted_by_its_mass():
     levels = {"floor": np.array([[0, NEVER]], np.uint8)}
     heatmap = Heatmap(mass, np.array([1_000]), np.array([2], np.uint8), 1, 1, 1, levels, 2)
     candidates = pd.DataFrame({"candidate": [0, 1], "pattern": ["floor", "dense"], "budget": ["few", "all"]})
-    lost = masks.lost_cover(masks.overlay(heatmap, candidates, 64, 0, None), heatmap, LIGHT, 64)
+    lost = masks.lost_cover(masks.mask(heatmap, candidates, 64, 0), heatmap, LIGHT, 64)
     painted = base64.b64decode(lost["data"])
     assert lost["shape"] == [1, 4] and lost["colors"][0].endswith("00"), "0 is clear"
     assert painted[:2] == b"\0\0" and 0 < painted[3] < painted[2]
-    dense = masks.lost_cover(masks.overlay(heatmap, candidates, 64, 1, None), heatmap, LIGHT, 64)
+    dense = masks.lost_cover(masks.mask(heatmap, candidates, 64, 1), heatmap, LIGHT, 64)
     assert base64.b64decode(dense["data"]) == bytes(4)
 
 
@@ -130,6 +125,6 @@ def test_a_click_on_a_row_is_its_token_in_the_address(monkeypatch):
     monkeypatch.setattr(zoom.view, "write", lambda **changes: written.append(changes))
     heatmap = wide()
     for value in (2, -1, 99, None, "1"):
-        zoom._take_row(value, replace(heatmap, row_pool=1))
-    zoom._take_row(2, replace(heatmap, row_pool=4))
+        zoom.take_row(value, replace(heatmap, row_pool=1))
+    zoom.take_row(2, replace(heatmap, row_pool=4))
     assert written == [{"row": 200}]

@@ -42,7 +42,7 @@ function cells(data, g) {
     const w = px(g.cell - gap), h = px(g.row - gap);
     paths[fill] += `M${x} ${y}h${w}v${h}h${-w}z`;
     const letter = data.letters[at];
-    if (letter === " " || data.sprite) return;
+    if (letter === " ") return;
     const ink = data.inks[fill], value = data.values ? data.values[at] : "";
     const middle = px(x + w / 2), base = px(y + h / 2 + (value ? -2 : large ? 4.5 : 3.6));
     const rows = (letters[ink] ??= {}), line = (rows[base] ??= [[], ""]);
@@ -58,7 +58,6 @@ function cells(data, g) {
     if (data.marks[at] === "u") marks[ink] = (marks[ink] ?? "") + `M${right} ${bottom}v${px(-corner)}l${px(-corner)} ${px(corner)}z`;
   });
   let out = paths.map((path, i) => (path ? `<path fill="${data.fills[i]}" d="${path}"/>` : "")).join("");
-  if (data.sprite) out += sprite(data, g, gap);
   const size = large ? 13 : 10;
   for (const [ink, rows] of Object.entries(letters))
     out += `<g fill="${ink}" font-size="${size}" font-weight="650" text-anchor="middle">` + Object.entries(rows)
@@ -67,17 +66,6 @@ function cells(data, g) {
     out += `<g fill="${ink}" font-size="12" text-anchor="middle">${texts}</g>`;
   for (const [ink, path] of Object.entries(marks)) out += `<path fill="${ink}" d="${path}"/>`;
   return out;
-}
-
-// One picture over all cells, with the gaps drawn over it.
-function sprite(data, g, gap) {
-  const right = px(g.x(g.heads)), bottom = g.y(g.layers);
-  let lines = "";
-  for (let head = 0; head <= g.heads; head++) lines += `M${px(g.x(head))} ${TOP}V${bottom}`;
-  for (let layer = 0; layer <= g.layers; layer++) lines += `M${LEFT} ${g.y(layer)}H${right}`;
-  return `<image href="${escape(data.sprite)}" x="${LEFT}" y="${TOP}" width="${px(right - LEFT)}" ` +
-    `height="${bottom - TOP}" preserveAspectRatio="none" style="image-rendering:pixelated"/>` +
-    `<path d="${lines}" stroke="${data.theme.panel}" stroke-width="${gap}"/>`;
 }
 
 function times(data, g) {

@@ -1,16 +1,41 @@
-"""Figures with their names, as HTML: a row of boxes at the top of a page, or one line each."""
+"""What pages are made of: cards with their titles, quiet lines, and figures with their names."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from html import escape
+
+import streamlit as st
 
 from routesparse.app.ui import glossary, numbers
 
-DOES_NOT_APPLY = "does not apply"
-NO_CALIBRATION = "no calibration"
 # Values that say that there is no figure are printed quietly.
-_QUIET = (numbers.NOT_MEASURED, DOES_NOT_APPLY, NO_CALIBRATION, "no limit")
+_QUIET = (numbers.NOT_MEASURED, "does not apply", "no calibration", "no limit")
+
+
+@contextmanager
+def card(key: str, title: str = "", term: str | None = None) -> Iterator[None]:
+    """A part of a page in a frame; term: of the glossary, explained behind the title."""
+    with st.container(border=True, key=f"card-{key}", gap="xsmall"):
+        if title:
+            st.html(heading(title, term))
+        yield
+
+
+def heading(title: str, term: str | None = None) -> str:
+    """HTML of a card's title."""
+    return f'<div class="rs-h">{escape(title, quote=False)}{glossary.mark(term) if term else ""}</div>'
+
+
+def sub(text: str) -> None:
+    """A line in the pages' quieter colour."""
+    st.html(f'<div class="rs-sub">{escape(text, quote=False)}</div>')
+
+
+def note(text: str) -> None:
+    """A small line, as below charts."""
+    st.html(f'<div class="rs-note">{escape(text, quote=False)}</div>')
 
 
 def boxes_html(boxes: Sequence[tuple[str, ...]]) -> str:
