@@ -395,16 +395,12 @@ def _asked(cursor: duckdb.DuckDBPyConnection, sql: str) -> str:
 def _check_texts(manifest: bundle.Manifest, data: dict[str, pa.Table]) -> None:
     """Errors: BundleError where a text holds what PostgreSQL can't."""
     for table, rows in data.items():
-        for field in rows.schema:
-            if pa.types.is_string(field.type) and _has_nul(rows.column(field.name)):
+        for name, column in zip(rows.column_names, rows.columns, strict=True):
+            if pa.types.is_string(column.type) and pc.any(pc.match_substring(column, "\0")).as_py():
                 raise BundleError(
-                    f"run {manifest.run_id} can't be stored: {table}.{field.name} holds a NUL character, which "
-                    "PostgreSQL has no place for; make the bundle again, or discard it"
+                    f"run {manifest.run_id} can't be stored: {table}.{name} holds a NUL character, which PostgreSQL "
+                    "has no place for; make the bundle again, or discard it"
                 )
-
-
-def _has_nul(column: pa.ChunkedArray) -> bool:
-    return bool(pc.any(pc.match_substring(column, "\0")).as_py())
 
 
 def damaged(shared: Path, error: Exception) -> str | None:

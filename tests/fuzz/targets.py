@@ -9,17 +9,8 @@ stands in the file of ``fuzzed`` that holds its family of parsers.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-# The tests load this file by its path: its neighbours are found through the search path.
-sys.path.append(str(Path(__file__).parent))
-
-from fuzzed import asked, bundles, judged, measured, models, read_back
-from fuzzed.sandbox import Escape, Sandbox
-from fuzzed.target import Target
-
-__all__ = ["TARGETS", "Escape", "Sandbox", "Target"]
+from tests.fuzz.fuzzed import asked, bundles, judged, measured, models, read_back
+from tests.fuzz.fuzzed.target import Target
 
 TARGETS: dict[str, Target] = {
     name: target

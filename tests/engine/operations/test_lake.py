@@ -22,7 +22,7 @@ from routesparse.engine.store import bundle, spool
 from routesparse.engine.store.labels import Label
 from routesparse.engine.store.opening import open_store
 from routesparse.engine.store.owner_view import OwnerView
-from tests.engine.store.all_rows import rows_of
+from tests.engine.store.all_rows import everything
 
 OLD, NEW, GONE = "01d01d01d01d01d0", "2e2e2e2e2e2e2e2e", "3f3f3f3f3f3f3f3f"
 # A dashboard's data access without its pages: takes in what comes, and deletes every third run.
@@ -43,14 +43,10 @@ while True:
 """
 
 
-def everything() -> tuple:
-    """All rows of the store that the environment names, with runs' ids for their numbers."""
+def now() -> tuple:
+    """Everything in the store that the environment names."""
     with closing(open_store()) as store:
-        beside = [
-            store.rows(f"SELECT * FROM {table} ORDER BY ALL")
-            for table in ("run_label", "trashed_run", "ingested_bundle")
-        ]
-        return rows_of(store), beside
+        return everything(store)
 
 
 def files(*folders: Path) -> dict[str, bytes]:
@@ -88,7 +84,7 @@ def lived_in(lake_home, tmp_path, make):
 def test_a_lake_s_backup_comes_back_whole_in_another_lake_and_in_a_file(
     lived_in, tmp_path, make, new_lake, monkeypatch, capsys
 ):
-    rows, kept, queue = everything(), files(lived_in, tmp_path / "lake"), jobs(lived_in)
+    rows, kept, queue = now(), files(lived_in, tmp_path / "lake"), jobs(lived_in)
     assert rows[0]["run"].total() == 2 and rows[0]["head_choice"].total() > 4 and all(rows[1])
     assert main(["backup", str(tmp_path / "kept"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["runs"] == 2
@@ -105,13 +101,13 @@ def test_a_lake_s_backup_comes_back_whole_in_another_lake_and_in_a_file(
     new_lake(other)
     assert main(["restore", str(tmp_path / "kept")]) == 0
     assert f"in the lake of {other}" in capsys.readouterr().out
-    assert everything() == rows and files(tmp_path / "new", other) == kept and jobs(tmp_path / "new") == queue
+    assert now() == rows and files(tmp_path / "new", other) == kept and jobs(tmp_path / "new") == queue
     assert not list((tmp_path / "new").glob("routesparse.duckdb*"))
     for name in ("ROUTESPARSE_STORE", "ROUTESPARSE_SHARED"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "file"))
     assert main(["restore", str(tmp_path / "kept")]) == 0
-    assert everything() == rows and files(tmp_path / "file") == kept and jobs(tmp_path / "file") == queue
+    assert now() == rows and files(tmp_path / "file") == kept and jobs(tmp_path / "file") == queue
 
 
 def test_a_backup_of_a_busy_lake_holds_every_run_that_was_finished_before_it(
@@ -287,8 +283,8 @@ def test_prune_takes_the_files_of_writers_that_died_and_leaves_those_that_write(
     assert live, "old files with rows, which are nobody's orphans"
     for file in (dead, *live):
         os.utime(file, (1e9, 1e9))
-    rows = everything()
+    rows = now()
     with closing(open_store()) as lake:
         lake.compact()
-    assert not dead.exists() and alive.exists() and everything() == rows
+    assert not dead.exists() and alive.exists() and now() == rows
     assert (tmp_path / "lake" / "lake" / "identity").is_file()

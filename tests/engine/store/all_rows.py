@@ -19,3 +19,9 @@ def rows_of(store: Store) -> dict[str, Counter[str]]:
         sql = f"SELECT {'t' if named else 'r'}.run_id, {kept} FROM {source}"
         found[table] = Counter(map(repr, store.rows(sql)))
     return found
+
+
+def everything(store: Store) -> tuple[dict[str, Counter[str]], list[list[tuple]]]:
+    """All rows of a store's runs, and what lies beside them."""
+    beside = ("run_label", "trashed_run", "ingested_bundle")
+    return rows_of(store), [store.rows(f"SELECT * FROM {table} ORDER BY ALL") for table in beside]

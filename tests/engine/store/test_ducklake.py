@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 import threading
 from collections import Counter
 from dataclasses import replace
@@ -22,7 +20,7 @@ from routesparse.engine.store.labels import Label
 from routesparse.engine.store.opening import open_store
 from routesparse.engine.store.owner_view import OwnerView
 from tests import own_postgres
-from tests.engine.store.all_rows import rows_of
+from tests.engine.store.all_rows import everything, rows_of
 
 
 @pytest.fixture
@@ -204,46 +202,6 @@ def test_another_schema_is_refused(lake, lake_address, home):
             LakeStore(lake_address, home, home)
 
 
-INGESTER = """
-from routesparse.engine import paths
-from routesparse.engine.store import spool
-from routesparse.engine.store.labels import Label
-from routesparse.engine.store.opening import open_store
-store = open_store()
-print("ready", flush=True)
-input()
-while any(paths.spool().glob("[!.]*")):
-    report = spool.ingest_spool(store)
-    assert not report.rejected, report
-"""
-
-
-def test_several_hosts_that_take_in_the_same_spool_store_every_run_once(lake, small, factory, home):
-    names = {f"run{number:02d}" for number in range(6)}
-    for name in names:
-        bundle.write_bundle(factory.rename(small, name), home / "made")
-    hosts = [
-        subprocess.Popen(
-            [sys.executable, "-c", INGESTER],
-            env={**os.environ, "ROUTESPARSE_HOME": str(home / f"host{number}")},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(2)
-    ]
-    assert [host.stdout.readline() for host in hosts] == ["ready\n"] * 2
-    shutil.copytree(home / "made", home / "spool", dirs_exist_ok=True)
-    for host in hosts:
-        host.communicate("go\n", timeout=120)
-        assert host.returncode == 0
-    alone = Store(home / "alone" / "routesparse.duckdb")
-    for place in (home / "bundles").iterdir():
-        alone.adopt(place, "spool", move=False)
-    assert lake.run_ids() == names and rows_of(lake) == rows_of(alone)
-    alone.close()
-
-
 def test_labels_pins_and_trash_of_one_host_are_seen_by_the_other(
     lake, lake_address, small, factory, home, monkeypatch
 ):
@@ -271,14 +229,6 @@ def test_labels_pins_and_trash_of_one_host_are_seen_by_the_other(
     there.empty_trash(["one"])
     assert seen(here)[::2] == ({"two"}, []) and not (home / "trash" / "one").exists()
     other.close()
-
-
-def everything(store):
-    """All rows of a store with its runs' ids for their numbers."""
-    labels = store.rows("SELECT * FROM run_label ORDER BY run_id")
-    trashed = store.rows("SELECT * FROM trashed_run ORDER BY run_id")
-    listed = store.rows("SELECT * FROM ingested_bundle ORDER BY bundle_id")
-    return rows_of(store), labels, trashed, listed
 
 
 def test_a_store_goes_to_the_lake_and_back_whole(lake, small, factory, home):

@@ -150,13 +150,3 @@ def test_what_an_older_version_deleted_is_listed_and_what_is_gone_is_not(runs, s
     trash.sync(store)
     assert label_queries.trash(runs)["run_id"].tolist() == [small.run.run_id]
     assert store.rows("SELECT run_id FROM run_label") == [(small.run.run_id,)], "words go with their run"
-
-
-def test_the_trash_forgets_after_its_days(runs, store, small):
-    runs.delete_run(small.run.run_id)
-    runs.delete_run("0badcafe0badcafe")
-    old = time.time() - trash.KEPT_DAYS * 24 * 3600 - 60
-    os.utime(store.trash / small.run.run_id, (old, old))
-    spool.sweep(store)
-    assert label_queries.trash(runs)["run_id"].tolist() == ["0badcafe0badcafe"]
-    assert [path.name for path in store.trash.iterdir()] == ["0badcafe0badcafe"]

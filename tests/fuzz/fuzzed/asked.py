@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from fuzzed.target import SEEDS, Content, Target, bytes_like, edited, json_bytes, json_lines, typed, written
 from hypothesis import strategies as st
 from rich.table import Table
 
@@ -27,6 +26,17 @@ from routesparse.engine.prompts.jsonl import read_rows
 from routesparse.engine.prompts.text import read_prompt
 from routesparse.engine.runtime.vllm.settings import SWITCH, from_environment
 from routesparse.engine.terminal import Terminal
+from tests.fuzz.fuzzed.target import (
+    SEEDS,
+    Content,
+    Target,
+    bytes_like,
+    edited,
+    json_bytes,
+    json_lines,
+    typed,
+    written,
+)
 
 _JOB = {
     **{

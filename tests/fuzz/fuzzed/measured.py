@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 
-from fuzzed.target import Target, json_bytes, json_lines, written
-
 from routesparse.engine import errors, paths
 from routesparse.engine.calibrate.tuning_rows import read_measured
 from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.artifact import load_calibration
 from routesparse.engine.method.latency import LatencyProfile
+from tests.fuzz.fuzzed.target import Target, json_bytes, json_lines, written
 
 _CALIBRATION = json.loads((paths.DATA / "calibrations" / "prose.json").read_text())
 for _long in ("prompts", "documents"):

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import transformers
-from fuzzed.target import SEEDS, Content, Target, json_bytes, tensors_like
-from fuzzed.tokenizers import TEXTS, TOKENIZER, tokenizer_like
 from hypothesis import strategies as st
 
 from routesparse.engine import errors, paths
@@ -21,6 +19,8 @@ from routesparse.engine.models import adapter, token_count
 from routesparse.engine.models import files as model_files
 from routesparse.engine.models.load import load_model, shape_of
 from routesparse.engine.prompts.text import decode_prompt
+from tests.fuzz.fuzzed.target import SEEDS, Content, Target, json_bytes, tensors_like
+from tests.fuzz.fuzzed.tokenizers import TEXTS, TOKENIZER, tokenizer_like
 
 
 def _model(name: str) -> Callable[[Content, Path], object]:

@@ -7,12 +7,11 @@ import json
 import shutil
 from pathlib import Path
 
-from fuzzed.samples import tests_module
-from fuzzed.target import Target, json_bytes, written
-
 from routesparse.engine import errors, paths
 from routesparse.engine.operations import backup
 from routesparse.engine.results import evaluations, report, shift
+from tests.fuzz.fuzzed.samples import tests_module
+from tests.fuzz.fuzzed.target import Target, json_bytes, written
 
 _BACKED_UP = {"jobs.sqlite3": b"a queue", "prompts/job.txt": b"a prompt", "logs/worker.jsonl": b"{}"}
 

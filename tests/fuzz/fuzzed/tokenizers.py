@@ -7,7 +7,7 @@ import json
 from random import Random
 from typing import Any
 
-from fuzzed.target import edited, scrambled
+from tests.fuzz.fuzzed.target import edited, scrambled
 
 Part = dict[str, Any]
 
