@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from routesparse.engine.config import RouterConfig, default_config
@@ -69,9 +69,7 @@ def route(
     config = asked_config(model, config, settings)
     ranks = ranks_of(model) if group is None else ranks_in(group, model)
     if ranks is None:
-        session = session_maker(model, config, calibration, profile)(
-            salt=fresh_salt() if salt is None else salt, graphs=_graphs_of(model)
-        )
+        session = _session(model, config, calibration, profile, fresh_salt() if salt is None else salt)
         with _forgotten_without_memory(model), routed_by(model, session):
             yield session.trace
         return
@@ -106,7 +104,7 @@ def _rank_session(
     profile: LatencyProfile | str,
     salt: str | None,
     ranks: Ranks,
-) -> RankSession:
+) -> RoutingSession:
     """``route``'s session in one of several processes: salt and latency profile are the first one's."""
     weight = next(model.parameters())
     if isinstance(profile, str):
@@ -116,33 +114,33 @@ def _rank_session(
         own = (heads // ranks.size, kv_heads // ranks.size)
         shape = AttentionShape(weight.device, weight.dtype, head_dim, *own)
         profile = ranks.from_first(lambda: named.on(shape, config))
+    common = ranks.from_first(fresh_salt) if salt is None else salt
+    kind = partial(RankSession, ranks=ranks)
     # Each process reads its own files: one may lack what the others have.
-    session = partial(RankSession, ranks=ranks)
-    make, error = caught(lambda: session_maker(model, config, calibration, profile, session))
+    session, error = caught(lambda: _session(model, config, calibration, profile, common, kind))
     ranks.agree(error)
-    assert make is not None
-    salt = ranks.from_first(fresh_salt) if salt is None else salt
-    return cast(RankSession, make(salt=salt, graphs=_graphs_of(model)))
+    assert session is not None
+    return session
 
 
-def session_maker(
+def _session(
     model: PreTrainedModel,
     config: RouterConfig,
     calibration: Calibration | TunedPrice | str | None,
     profile: LatencyProfile | str,
-    session: Callable[..., RoutingSession] = RoutingSession,
-) -> Callable[..., RoutingSession]:
-    """``route``'s arguments, checked and loaded: what makes sessions of the keyword arguments that are left."""
-    check_supported(model)
+    salt: str,
+    kind: Callable[..., RoutingSession] = RoutingSession,
+) -> RoutingSession:
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     given = None if isinstance(profile, str) else profile
     chosen = choose(config, calibration, lambda: revision_of_model(model), dtype, given)
-    return partial(
-        session,
+    return kind(
         chosen.config,
         chosen.calibration,
         profile=NamedProfile(profile) if isinstance(profile, str) else profile,
         tuned_price=chosen.tuned_price,
+        salt=salt,
+        graphs=_graphs_of(model),
     )
 
 

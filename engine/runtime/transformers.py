@@ -41,17 +41,16 @@ _blocks_lock = threading.Lock()
 
 
 @contextmanager
-def routed_by(model: PreTrainedModel, router: AttentionRouter, name: str = NAME) -> Iterator[None]:
+def routed_by(model: PreTrainedModel, router: AttentionRouter) -> Iterator[None]:
     """Every attention call of the model goes to the router inside the block; afterwards all is as before.
 
-    name: of the registered attention function that hands the router its calls.
     Blocks of one thread may be nested and left in any order: the youngest open one has the model. Another thread's are
     refused, and so is a forward pass while another thread's runs.
     Errors: UnsupportedModelError.
     """
     check_supported(model)
     modules = attention_modules(model)
-    block = _enter(model, modules, router, name)
+    block = _enter(model, modules, router)
     try:
         router.serve(len(modules))
         with _told_of_forwards(model, block):
@@ -70,7 +69,7 @@ class _Block:
     forward_in: int | None = None  # the thread whose forward pass runs
 
 
-def _enter(model: PreTrainedModel, modules: list[Any], router: AttentionRouter, name: str) -> _Block:
+def _enter(model: PreTrainedModel, modules: list[Any], router: AttentionRouter) -> _Block:
     block = _Block(router, threading.get_ident(), model.config._attn_implementation)
     with _blocks_lock:
         blocks = _blocks.setdefault(modules[0], [])
@@ -85,19 +84,10 @@ def _enter(model: PreTrainedModel, modules: list[Any], router: AttentionRouter, 
             raise UnsupportedModelError(
                 f"{type(model).__name__} does not let its attention be replaced; use transformers' own class"
             )
-        _set_attention(model, name)
         blocks.append(block)
         for module in modules:
             module.__dict__[ATTRIBUTE] = router
     return block
-
-
-def _set_attention(model: PreTrainedModel, name: str) -> None:
-    # Names that transformers takes for kernels of the hub, it would download.
-    if name.startswith(f"{NAME}_"):
-        model.config._attn_implementation = name
-    else:
-        model.set_attn_implementation(name)
 
 
 def _leave(model: PreTrainedModel, modules: list[Any], block: _Block) -> None:
@@ -109,7 +99,7 @@ def _leave(model: PreTrainedModel, modules: list[Any], block: _Block) -> None:
             # Left before a younger one, which restores what this one found.
             blocks[place].implementation_before = block.implementation_before
         else:
-            _set_attention(model, block.implementation_before)
+            model.set_attn_implementation(block.implementation_before)
         for module in modules:
             if blocks:
                 module.__dict__[ATTRIBUTE] = blocks[-1].router

@@ -14,7 +14,6 @@ from routesparse.engine.models import refusals
 from routesparse.engine.models.load import load_model
 from routesparse.engine.runtime import transformers as hf
 from routesparse.engine.runtime.attention_router import AttentionRouter
-from routesparse.engine.runtime.continuous import route_requests
 from tests.engine import tiny_shape
 
 SHAPE = tiny_shape.SHAPE | {"hidden_size": 32, "pad_token_id": 0}
@@ -121,15 +120,14 @@ def test_a_mask_by_kind_of_layer_is_refused_on_every_way_in(kind):
 
 
 @pytest.mark.parametrize("name", ["somebodys", "sdpa"])
-@pytest.mark.parametrize("block", [route, route_requests])
-def test_an_attention_function_that_does_not_run_is_named(name, block, monkeypatch):
+def test_an_attention_function_that_does_not_run_is_named(name, monkeypatch):
     """sdpa: registered in the place of transformers' own."""
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, name, lambda *_, **__: pytest.fail("it ran"))
     model = llama()
     model.set_attn_implementation(name)
     with (
         pytest.warns(UserWarning, match=f"your attention function '{name}' does not run") as told,
-        block(model),
+        route(model),
     ):
         pass
     assert told[0].filename == __file__ and model.config._attn_implementation == name
