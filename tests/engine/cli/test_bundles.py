@@ -103,45 +103,35 @@ def test_something_that_is_no_bundle_is_refused(refused, home, tmp_path, name):
     assert name in refused("ingest", tmp_path / name)
 
 
-def test_export_and_ingest_are_inverse(run, home, bundle, tmp_path, monkeypatch):
-    run("ingest", bundle())
-    code, out, _ = run("export", "run-a", "--out", tmp_path / "a.zip")
-    assert (code, out.strip()) == (0, str(tmp_path / "a.zip"))
-    original = verify_bundle(paths.spool() / "run-a").digest
-    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "second"))
-    assert run("ingest", tmp_path / "a.zip")[0] == 0
-    assert verify_bundle(paths.spool() / "run-a").digest == original
-
-
-def test_equal_bundles_become_equal_files_and_nothing_else_is_left(
-    refused, run, home, bundle, tmp_path, monkeypatch
+def test_an_exported_run_comes_in_again_with_its_text_only_where_it_was_asked_for(
+    run, home, factory, tmp_path, monkeypatch
 ):
+    record = factory.make_record("run-t", layers=2, heads=2, segments=1, tokens=2048, probe_columns=16)
+    run("ingest", write_bundle(record, tmp_path / "elsewhere"))
+    files = (tmp_path / "a.zip", tmp_path / "b.zip")
+    code, out, err = run("export", "run-t", "--out", files[0])
+    assert (code, out) == (0, f"{files[0]}\n") and "the prompt's text is inside" in err
+    code, out, _ = run("export", "un-t", "--out", files[1], "--without-text", "--json")
+    told = json.loads(out)
+    assert (code, told["run_id"], told["text"]) == (0, "run-t", False), "pages print the end of an id"
+    names = [{Path(name).name for name in zipfile.ZipFile(file).namelist()} for file in files]
+    assert names[0] - names[1] == {"prompt.parquet"}
+    original = verify_bundle(paths.spool() / "run-t").digest
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "second"))
+    assert run("ingest", files[0])[0] == 0
+    assert verify_bundle(paths.spool() / "run-t").digest == original
+
+
+def test_a_file_is_replaced_where_that_is_asked_for_alone(refused, run, home, bundle, tmp_path, monkeypatch):
     run("ingest", bundle())
     monkeypatch.chdir(tmp_path)
     code, out, _ = run("export", "run-", "--json")
     assert (code, json.loads(out)["file"]) == (0, "run-a.zip")
-    code, out, _ = run("export", "un-a", "--json", "--out", tmp_path / "by-its-end.zip")
-    assert (code, json.loads(out)["run_id"]) == (0, "run-a"), "pages print the end of an id"
     first = (tmp_path / "run-a.zip").read_bytes()
     assert "--force to replace it" in refused("export", "run-a")
     assert run("export", "run-a", "--force")[0] == 0
     assert (tmp_path / "run-a.zip").read_bytes() == first
     assert not list(tmp_path.glob(".*partial"))
-
-
-def test_export_says_what_is_inside_and_leaves_the_text_out_on_request(run, home, factory, tmp_path):
-    record = factory.make_record("run-t", layers=2, heads=2, segments=1, tokens=2048, probe_columns=16)
-    run("ingest", write_bundle(record, tmp_path / "elsewhere"))
-    code, out, err = run("export", "run-t", "--out", tmp_path / "a.zip")
-    assert (code, out) == (0, f"{tmp_path / 'a.zip'}\n") and "the prompt's text is inside" in err
-    code, out, _ = run("export", "run-t", "--out", tmp_path / "b.zip", "--without-text", "--json")
-    assert (code, json.loads(out)["text"]) == (0, False)
-    names = [
-        {Path(name).name for name in zipfile.ZipFile(tmp_path / file).namelist()}
-        for file in ("a.zip", "b.zip")
-    ]
-    assert names[0] - names[1] == {"prompt.parquet"}
-    assert {"README.txt", "DATA_DICTIONARY.md", "load.py", "manifest.json"} <= names[1]
 
 
 def test_report_writes_one_page_and_replaces_none_unasked(refused, run, home, bundle, tmp_path, monkeypatch):
