@@ -23,7 +23,7 @@ Policy = Literal["priced", "certified", "budgeted", "strict"]
 ProbeMode = Literal["exact", "pooled"]
 AuditDepth = Literal["none", "rows", "full"]
 Launch = Literal["fused", "grouped", "per_head"]
-SolverName = Literal["greedy", "exact", "device"]
+SolverName = Literal["greedy", "device"]
 BoundName = Literal["betting", "bernstein"]
 
 POLICIES: tuple[Policy, ...] = ("priced", "certified", "budgeted", "strict")

@@ -6,7 +6,7 @@ Loads no torch: the dashboard's process imports operations (method/policy.py).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, wraps
@@ -45,7 +45,7 @@ def runs_triton(x: Any) -> bool:
 
 
 def dispatched(naive: Callable[P, T]) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Make one operation of a launch and its naive twin: the tensor that comes first says which one runs."""
+    """Make one operation of a launch and its naive twin: where the first argument (or its queries) lies decides."""
     return _by(naive, runs_triton)
 
 
@@ -58,12 +58,34 @@ def _by(naive: Callable[P, T], takes: Callable[[Any], bool]) -> Callable[[Callab
     def operation_of(launch: Callable[P, T]) -> Callable[P, T]:
         @wraps(naive)
         def operation(*args: P.args, **kwargs: P.kwargs) -> T:
-            return (launch if takes(args[0]) else naive)(*args, **kwargs)
+            first = getattr(args[0], "q", args[0])
+            return (launch if takes(first) else naive)(*args, **kwargs)
 
         vars(operation)["launch"] = launch  # for tests: the launch alone, wherever its tensors lie
         return operation
 
     return operation_of
+
+
+# Arguments that grow with the prompt, under the names that kernels have for them.
+LENGTHS = frozenset(("rows", "keys", "query_blocks", "key_blocks", "segment_keys"))
+
+
+def launch(
+    kernel: Any, grid: tuple[int, ...], *bundles: Mapping[str, Any], lengths: Iterable[str] = (), **named: Any
+) -> None:
+    """Launch a kernel with its arguments by name, those of a tensor x as ``x`` for ``x_ptr``, and Triton's options.
+
+    bundles: arguments that several kernels ask for together; a kernel takes those that it has. lengths: the names of
+    arguments beside LENGTHS that grow with the prompt (``variant``).
+    """
+    known = kernel.arg_names
+    given = {name: value for bundle in bundles for name, value in bundle.items() if name in known}
+    given |= {f"{name}_ptr" if f"{name}_ptr" in known else name: value for name, value in named.items()}
+    arguments = {name: given.pop(name) for name in known if not name.isupper()}
+    fixed = getattr(kernel, "do_not_specialize", ())
+    growing = [*lengths, *(name for name in arguments if name in LENGTHS and name not in fixed)]
+    variant(kernel, **{name: arguments[name] for name in growing})[grid](*arguments.values(), **given)
 
 
 def variant(kernel: Any, **lengths: int) -> Any:
@@ -106,23 +128,13 @@ def gpu_of(x: torch.Tensor) -> torch.device | None:
     return x.device if x.is_cuda else None
 
 
-def product_constants(q: torch.Tensor) -> dict[str, Any]:
-    """What every kernel with a matrix product needs to know of the queries."""
-    import torch
-    import triton
-
-    # The interpreter's bf16 matrix product is silently wrong.
-    interpreted = bool(triton.knobs.runtime.interpret)
-    return {
-        "HEAD": q.shape[-1],
-        "HEAD_PADDED": power_of_two(q.shape[-1]),
-        "UPCAST": interpreted,
-        "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32",
-    }
-
-
 def power_of_two(size: int) -> int:
     return max(16, 1 << (size - 1).bit_length())
+
+
+def strides(name: str, x: torch.Tensor) -> dict[str, int]:
+    """Strides of a tensor [B, H, n, D] by the names that kernels have for those of a tensor so called."""
+    return {f"stride_{name}{axis}": stride for axis, stride in zip("bhnd", x.stride(), strict=True)}
 
 
 def head_strides(tensors: Sequence[torch.Tensor], batch: int, heads: int) -> tuple[tuple[int, int], ...]:

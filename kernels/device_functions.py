@@ -1,7 +1,4 @@
-"""Device functions that several kernels call: logits, places by counting, addresses, sums of rows.
-
-Importing this module imports Triton, so only kernels do.
-"""
+"""Device functions that several kernels call: logits, places by counting, addresses, sums of rows."""
 
 from __future__ import annotations
 

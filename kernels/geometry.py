@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from routesparse.kernels.common import head_strides
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +34,21 @@ class SegmentGeometry:
         """N."""
         return -(-self.keys // self.block_k)
 
+    def arguments(self) -> dict[str, Any]:
+        """What kernels ask of a segment, by their arguments' names."""
+        return {
+            "first_key_ptr": self.first_keys,
+            "position": self.position,
+            "rows": self.rows,
+            "segment_keys": self.keys,
+            "query_blocks": self.query_blocks,
+            "body_blocks": self.body_blocks,
+            "key_blocks": self.key_blocks,
+            "BLOCK_Q": self.block_q,
+            "BLOCK_K": self.block_k,
+            "LOCAL_BLOCKS": self.local_blocks,
+        }
+
 
 @dataclass(frozen=True)
 class RankedColumns:
@@ -53,3 +70,11 @@ class FamilyMaps:
     maps: tuple[torch.Tensor, ...]
     columns: RankedColumns | None  # single columns that one family reads beside its blocks
     columns_of: int  # that family's number, DENSE where none has columns
+
+    def arguments(self, batch: int, heads: int) -> dict[str, Any]:
+        """What kernels ask of the families, by their arguments' names."""
+        return {
+            "maps": tuple(levels.contiguous() for levels in self.maps),
+            "STRIDES": head_strides(self.maps, batch, heads),
+            "COLUMNS_OF": self.columns_of,
+        }

@@ -16,7 +16,7 @@ from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.decision import Decision
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.method.probe import run_probe
-from routesparse.engine.method.records import ProbeRows
+from routesparse.engine.method.records import Context, ProbeRows
 from routesparse.engine.method.retained_mass import candidate_mass
 from routesparse.engine.seeds import stable_seed
 from routesparse.kernels.logits import capped_logits, row_queries
@@ -53,8 +53,9 @@ def candidate_masses(
         # The segment's last row comes along: a probe's rows see every key.
         last = torch.full_like(part[..., :1], decision.segment.rows - 1)
         only = ProbeRows(torch.cat([last, part], dim=-1), (1, part.shape[-1], 0, 0))
-        probe = run_probe(inputs, decision.segment, only, exact)
-        masses = candidate_mass(inputs, decision.segment, probe, decision.indices, decision.candidates)
+        context = Context(inputs, decision.segment, decision.candidates)
+        context = replace(context, probed=run_probe(context, only, exact))
+        masses = candidate_mass(context, decision.indices)
         parts.append(masses.row_mass[:, :, 1:])
     return torch.cat(parts, dim=2)
 

@@ -32,8 +32,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from routesparse.engine.method.certificate import betting_lower_bound
 from routesparse.engine.method.layer_certificate import layer_lower_mass
+from routesparse.kernels.betting_bound import betting_lower_bound
 
 
 def share_within_largest(rows: int, error: float) -> float:

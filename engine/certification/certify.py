@@ -298,8 +298,7 @@ class _Listener:
                 f"{len(self._scores)} of {self._layers} attention layers were heard; this model computes the others "
                 "without transformers' attention functions"
             )
-        layers = tuple(sorted(self._scores))
-        found = [self._scores[layer] for layer in layers]
+        layers, found = zip(*sorted(self._scores.items()), strict=True)
         self._report.add(_certified(self._request, self._name, self._salt, self._inputs, layers, found))
         self._scores.clear()
         self._inputs = None
@@ -327,14 +326,10 @@ def _wrapped(function: Callable[..., Any], request: Request, report: Report) -> 
     calls = count()
 
     def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any, **named: Any) -> Any:
-        """The function under test; every call is certified."""
         result = function(q, k, v, *rest, **named)
         out = result[0] if isinstance(result, tuple) else result
-        call = next(calls)
-        found = certify_attention(
-            q, k, v, out, scale=named.get("scale"), layer=call, name=name, request=request
-        )
-        report.add(found)
+        options: dict[str, Any] = {"scale": named.get("scale"), "layer": next(calls), "name": name}
+        report.add(certify_attention(q, k, v, out, request=request, **options))
         return result
 
     return attention
@@ -346,7 +341,7 @@ def _certified(
     salt: str,
     inputs: AttentionInputs,
     layers: tuple[int, ...],
-    scores: list[tuple[RowScores, RowScores | None]],
+    scores: Sequence[tuple[RowScores, RowScores | None]],
 ) -> Certified:
     dense = tuple(layer for layer, (drawn, _) in zip(layers, scores, strict=True) if drawn.dense)
     facts = facts_of(inputs)
@@ -374,8 +369,7 @@ def hash_of(prompt: torch.Tensor | None) -> str:
     """Sixteen hex digits of token ids [B, n], or of the sums of embeddings [B, n, d]; empty without either."""
     if prompt is None:
         return ""
-    told = prompt.detach().double().sum(-1) if prompt.is_floating_point() else prompt.detach().long()
-    return _digest(told)
+    return _digest(prompt.detach().double().sum(-1) if prompt.is_floating_point() else prompt.detach().long())
 
 
 def hash_of_keys(k: torch.Tensor) -> str:
@@ -388,7 +382,6 @@ def _digest(told: torch.Tensor) -> str:
 
 
 def _check_shapes(inputs: AttentionInputs, out: torch.Tensor) -> None:
-    """Errors: ConfigError."""
     q, k, v = inputs.q, inputs.k, inputs.v
     fit = (
         all(tensor.ndim == 4 for tensor in (q, k, v, out))

@@ -3,8 +3,8 @@
 ``reads_of`` takes what a caller has; nothing of the size [n, n] is ever built. Causality, the window and padding are
 the attention's, not the plan's: whoever asks cuts the answer by them.
 
-A plan is of exactly the call's queries and keys, as FlexAttention asks of its masks, or it is refused: the first rows
-of a longer one are other rows, and which of them a chunk has the plan does not say.
+A plan must be of exactly the call's queries and keys, as FlexAttention asks of its masks, or it is refused: the first
+rows of a longer plan are other rows, and it does not say which of them a chunk has.
 """
 
 from __future__ import annotations

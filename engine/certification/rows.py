@@ -97,22 +97,10 @@ def score_rows(
     # A model's layers may lie on several GPUs, and kernels start on the current one.
     with torch.cuda.device_of(inputs.q):
         for chunk in rows.split(step, 2):
-            parts.append(
-                exact_rows(
-                    inputs.q,
-                    inputs.k,
-                    inputs.v,
-                    out,
-                    chunk,
-                    first_keys=None if inputs.key_start is None else inputs.first_keys(),
-                    window=window,
-                    scale=inputs.scale,
-                    softcap=inputs.softcap,
-                    sinks=inputs.sinks,
-                    planned=planned,
-                    kept=None if reads is None else _kept(reads, to_device(chunk, inputs.q.device), n_k),
-                )
-            )
+            kept = None if reads is None else _kept(reads, to_device(chunk, inputs.q.device), n_k)
+            first_keys = None if inputs.key_start is None else inputs.first_keys()
+            rest = {"first_keys": first_keys, "window": window, "planned": planned, "kept": kept}
+            parts.append(exact_rows(inputs.logits, inputs.v, out, chunk, **rest))
     whole = parts[0] if len(parts) == 1 else joined_rows(parts)
     return RowScores(rows + shift, **vars(whole), dense=planned and reads is None)
 

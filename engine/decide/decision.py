@@ -34,7 +34,7 @@ from routesparse.kernels.plan import RowPlan
 T = TypeVar("T")
 
 # Axes and type of everything that is recorded of a decision, in the kernels' order: U units of B prompts, C candidates,
-# S tests, R certificate rows, L laps. A decision has the fields of one class of step 5, by its policy.
+# S tests, R certificate rows, L laps. A decision has the fields of ``Escalated`` or of ``Climb``, by its policy.
 RECORD: dict[str, tuple[str, type]] = {
     "mass": ("UC", np.float64),
     "recent_mass": ("UC", np.float64),
@@ -187,35 +187,24 @@ class Pending:
             threshold = np.full(g.shape, self.settings.gate_threshold)
             certify = partial(read_escalated, _filled(Escalated, values), config.tau)
         kernels_us = float(scores.kernel_us[np.arange(batch * heads), values["choice"]].sum())
-        probe_us, index_us, route_us = values["laps_us"].tolist()
-        return Decision(
-            layer=self.layer,
-            segment=self.segment,
-            batch=batch,
-            heads=heads,
-            candidates=self.candidates,
-            scores=scores,
-            risk=values["risk"],
-            gate_threshold=threshold,
-            routed=Routing(values["routed_choice"], bool(values["limited"]), bool(values["over_budget"])),
-            final=values["choice"],
-            certify=certify,
-            certificate_mass=values["certificate_mass"],
-            entropy=values["entropy"],
-            local_band=values["local_band"],
-            agreement=values["agreement"],
-            limit_us=self.limit_us,
-            planned_us=self.planned_probe_us + kernels_us,
-            dense_us=float(scores.kernel_us[:, -1].sum()),
-            probe_us=probe_us,
-            index_us=index_us,
-            route_us=route_us,
-            probe=self.probe,
-            indices=self.indices,
-        )
+        found = {
+            **vars(self),
+            **values,
+            "batch": batch,
+            "heads": heads,
+            "scores": scores,
+            "gate_threshold": threshold,
+            "routed": Routing(values["routed_choice"], bool(values["limited"]), bool(values["over_budget"])),
+            "final": values["choice"],
+            "certify": certify,
+            "planned_us": self.planned_probe_us + kernels_us,
+            "dense_us": float(scores.kernel_us[:, -1].sum()),
+        }
+        laps = dict(zip(("probe_us", "index_us", "route_us"), values["laps_us"].tolist(), strict=True))
+        return _filled(Decision, found | laps)
 
 
-def _filled(kind: type[T], values: Mapping[str, np.ndarray]) -> T:
+def _filled(kind: type[T], values: Mapping[str, Any]) -> T:
     """One of the records whose fields are named as the values are."""
     named: Any = kind
     found: T = named(**{f.name: values[f.name] for f in fields(named) if f.name in values})

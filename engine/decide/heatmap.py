@@ -48,14 +48,10 @@ class Heatmap:
         mass = self.mass[::row_step]
         padded = np.pad(mass, ((0, 0), (0, -mass.shape[1] % factor)))
         coarser = -(-self.pool * factor // self.mask_pool)
-        return Heatmap(
-            self.positions[::row_step],
-            self.kinds[::row_step],
-            padded.reshape(len(padded), -1, factor).max(-1),
-            self.pool * factor,
-            probe_masks.pooled(self.masks[:, ::row_step], coarser),
-            self.mask_pool * coarser,
-        )
+        rows = self.positions[::row_step], self.kinds[::row_step]
+        coarse = padded.reshape(len(padded), -1, factor).max(-1)
+        masks = probe_masks.pooled(self.masks[:, ::row_step], coarser)
+        return Heatmap(*rows, coarse, self.pool * factor, masks, self.mask_pool * coarser)
 
 
 @dataclass(frozen=True)

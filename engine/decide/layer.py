@@ -33,6 +33,7 @@ from routesparse.engine.errors import ConfigError, NumericsError
 from routesparse.engine.method.attend import head_density, lower
 from routesparse.engine.method.families import build_indices, build_unprobed, library
 from routesparse.engine.method.probe import describe, draw_shares, place_rows, run_probe
+from routesparse.engine.method.records import Context
 from routesparse.engine.method.retained_mass import candidate_mass
 from routesparse.engine.method.segments import Segment
 from routesparse.engine.seeds import stable_seed
@@ -57,30 +58,30 @@ def compute(
     # 1. The shared probe. In a graph the indices that need no probe are built beside it: its lap holds their time too.
     rows = place_rows(segment, settings.config, draws, inputs.first_keys())
     candidates = library(segment)
+    context = Context(inputs, segment, candidates)
     with beside(inputs.q.device) as joined:
-        unprobed = build_unprobed(inputs, segment, candidates)
-    probe = run_probe(inputs, segment, rows, settings.config)
+        unprobed = build_unprobed(context)
+    probe = run_probe(context, rows, settings.config)
+    context = replace(context, probed=probe)
     if not on_gpu(inputs.q) and not probe.finite:
         raise NumericsError("NaN or Inf in the attention scores")
     stamps.lap()
 
     # 2. Candidate indices, retained mass and uncertainty.
     joined()
-    indices = build_indices(inputs, segment, probe, candidates, unprobed)
+    indices = build_indices(context, unprobed)
     # What people look at is drawn beside the rest.
     with beside(inputs.q.device) as drawn:
         pictures = draw(probe, segment, indices)
-    masses = candidate_mass(inputs, segment, probe, indices, candidates)
+    masses = candidate_mass(context, indices)
     described = describe(probe)
     stamps.lap()
 
     # 3. to 5. Price, router and certificate of every unit.
-    choice, packed = route_units(
-        segment, candidates, probe, masses, described, settings, kernel_limit_us, stamps
-    )
+    choice, packed = route_units(context, masses, described, settings, kernel_limit_us, stamps)
 
     # 6. The row plan.
-    plan = lower(inputs, segment, indices, candidates, choice)
+    plan = lower(context, indices, choice)
     density = head_density(plan)
     drawn()
     return Computed(candidates, choice, packed, probe, indices, pictures, plan, density)
@@ -90,7 +91,8 @@ def plan_of(decision: Decision | Pending, inputs: AttentionInputs) -> RowPlan:
     """Step 6, first half: the row plan of the decision. ``execute`` (method/attend.py) runs it."""
     if isinstance(decision, Pending) and decision.plan is not None:
         return replace(decision.plan, key_start=inputs.key_start)
-    return lower(inputs, decision.segment, decision.indices, decision.candidates, decision.choice)
+    context = Context(inputs, decision.segment, decision.candidates)
+    return lower(context, decision.indices, decision.choice)
 
 
 def decide(

@@ -18,28 +18,25 @@ from routesparse.engine.device.constants import constant
 from routesparse.engine.device.copies import Packed
 from routesparse.engine.device.timing import Stamps
 from routesparse.engine.method import fallback, policy, router
-from routesparse.engine.method.certificate import BET_CAP, error_of_a_test
+from routesparse.engine.method.certificate import error_of_a_test
 from routesparse.engine.method.families import priced_candidate
 from routesparse.engine.method.layer_fallback import Climb, climb, next_levels
 from routesparse.engine.method.records import (
     CERTIFICATE,
     RECENT,
     ROUTING,
-    Candidate,
     CandidateMass,
+    Context,
     Descriptors,
-    Probe,
 )
 from routesparse.engine.method.router import Scores, gate_statistic, priced_threshold
-from routesparse.engine.method.segments import Segment
 from routesparse.kernels import route as kernel
+from routesparse.kernels.betting_bound import BET_CAP
 from routesparse.kernels.common import on_gpu, runs_triton
 
 
 def route_units(
-    segment: Segment,
-    candidates: tuple[Candidate, ...],
-    probe: Probe,
+    context: Context,
     masses: CandidateMass,
     described: Descriptors,
     settings: LayerSettings,
@@ -48,11 +45,11 @@ def route_units(
 ) -> tuple[torch.Tensor, Packed]:
     """The final candidates int64 [B, H], and what the record keeps. Ends a lap, the last one."""
     if runs_triton(masses.row_mass) and kernel_takes(settings, masses.row_mass.shape[1], kernel_limit_us):
-        choice, packed = route_by_kernel(segment, candidates, probe, masses, described, settings, stamps.laps)
+        choice, packed = route_by_kernel(context, masses, described, settings, stamps.laps)
         stamps.lap()
         stamps.elapsed_us(packed.part("laps_us"))
         return choice, packed
-    return route_by_method(segment, candidates, probe, masses, described, settings, kernel_limit_us, stamps)
+    return route_by_method(context, masses, described, settings, kernel_limit_us, stamps)
 
 
 def kernel_takes(settings: LayerSettings, heads: int, kernel_limit_us: float | None) -> bool:
@@ -70,16 +67,14 @@ def kernel_takes(settings: LayerSettings, heads: int, kernel_limit_us: float | N
 
 
 def route_by_kernel(
-    segment: Segment,
-    candidates: tuple[Candidate, ...],
-    probe: Probe,
+    context: Context,
     masses: CandidateMass,
     described: Descriptors,
     settings: LayerSettings,
     laps: int,
 ) -> tuple[torch.Tensor, Packed]:
     """The final candidates int64 [B, H], and what the record keeps, but for its ``laps`` lap times."""
-    config, profile = settings.config, settings.profile
+    config, profile, segment, probe = settings.config, settings.profile, context.segment, context.probe
     device = masses.row_mass.device
     batch, heads, _, width = masses.row_mass.shape
     tests, rows = config.max_tests, config.certificate_rows
@@ -103,10 +98,10 @@ def route_by_kernel(
     }
     following = None
     if priced:
-        following = constant(next_levels(candidates).astype(np.int32), device)
+        following = constant(next_levels(context.candidates).astype(np.int32), device)
         numbers: kernel.Priced | kernel.Certified = kernel.Priced(
             **common,
-            priced=priced_candidate(candidates),
+            priced=priced_candidate(context.candidates),
             other_loss=policy.OTHER_LOSS,
             tau_layer=config.tau_layer,
         )
@@ -133,9 +128,7 @@ def route_by_kernel(
 
 
 def route_by_method(
-    segment: Segment,
-    candidates: tuple[Candidate, ...],
-    probe: Probe,
+    context: Context,
     masses: CandidateMass,
     described: Descriptors,
     settings: LayerSettings,
@@ -143,11 +136,11 @@ def route_by_method(
     stamps: Stamps,
 ) -> tuple[torch.Tensor, Packed]:
     """The final candidates int64 [B, H], and what the record keeps. Ends a lap."""
-    config = settings.config
+    config, candidates, probe = settings.config, context.candidates, context.probe
     priced = config.policy == "priced"
 
     # 3. Retained mass, uncertainty and profiled latency of each candidate.
-    scores = score_candidates(segment, probe, masses, described, settings)
+    scores = score_candidates(context, masses, described, settings)
     kernel_us = scores.kernel_us
 
     # 4. Eq. 6 under the layer's limit. Other solvers than "device" would make a GPU wait for the host.
@@ -190,9 +183,10 @@ def route_by_method(
 
 
 def score_candidates(
-    segment: Segment, probe: Probe, masses: CandidateMass, described: Descriptors, settings: LayerSettings
+    context: Context, masses: CandidateMass, described: Descriptors, settings: LayerSettings
 ) -> Scores:
     """The scores of the U = B * H units' candidates, float64 [U, C] each, dense last."""
+    segment, probe = context.segment, context.probe
     kernel_us = settings.profile.sparse_us(segment, by_unit(masses.tiles), by_unit(masses.columns))
     kernel_us[:, -1] = settings.profile.dense_us(segment)
     mass, recent_mass = (masses.group_mean(probe, kind) for kind in (ROUTING, RECENT))

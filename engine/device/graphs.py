@@ -41,9 +41,43 @@ class _Entry:
     table: torch.Tensor
     draws: torch.Tensor
     constants: dict[Any, torch.Tensor] = field(default_factory=dict)  # that the graph reads by address
-    graph: torch.cuda.CUDAGraph | None = None
+    graph: Any = None  # with ``replay``
     result: Any = None
     size: int = 0  # bytes of the graph's own memory
+
+
+class Gpu:
+    """What Graphs asks of a GPU: its stream, its memory, a capture. On a CPU there is nothing to count."""
+
+    def stream(self, device: torch.device) -> torch.cuda.Stream | None:
+        """The stream that a replay and what reads its result are queued on: on another one they would race."""
+        return torch.cuda.current_stream(device) if device.type == "cuda" else None
+
+    def reserved(self, device: torch.device) -> int:
+        """Bytes that the allocator holds."""
+        return torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
+
+    def most_bytes(self, device: torch.device) -> float:
+        """What all graphs together may hold."""
+        if device.type != "cuda":
+            return float("inf")
+        return KEPT_SHARE * torch.cuda.get_device_properties(device).total_memory
+
+    def capture(self, function: Callable[[], T]) -> tuple[Any, T]:
+        """A graph of what the function queues, and its result."""
+        # torch.cuda.graph would wait for the device and empty the allocator's cache first.
+        graph = torch.cuda.CUDAGraph()
+        current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        side.wait_stream(current)
+        with torch.cuda.stream(side):
+            # Other threads may go on using the device.
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                result = function()
+            finally:
+                graph.capture_end()
+        current.wait_stream(side)
+        return graph, result
 
 
 class Graphs:
@@ -52,12 +86,13 @@ class Graphs:
     One device, one thread at a time. What was used last is kept, up to KEPT graphs and KEPT_SHARE of the memory.
     """
 
-    def __init__(self, capture: bool = True) -> None:
+    def __init__(self, capture: bool = True, gpu: Gpu | None = None) -> None:
         """capture: False launches everything at each call, with the same results.
 
         For prompts of all lengths, whose graphs no other prompt would replay, and for several processes on one GPU:
-        capturing takes memory from the driver, which waits for all of them.
+        capturing takes memory from the driver, which waits for all of them. gpu: the seam for tests.
         """
+        self._gpu = gpu or Gpu()
         self._capture = capture
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
         self._evicted: dict[Hashable, int] = {}  # the call that each key made room at
@@ -78,7 +113,7 @@ class Graphs:
         if not self._capture:
             return function(inputs, to_device(draws, device))
         # What inference mode makes is no tensor for a caller outside of it.
-        caller = (device, _stream(device), torch.is_inference_mode_enabled())
+        caller = (device, self._gpu.stream(device), torch.is_inference_mode_enabled())
         key = (key, caller, inputs.q.dtype, *(x.shape + x.stride() for x in (inputs.q, inputs.k)))
         self._calls += 1
         if self._calls < self._evicted.get(key, -SHUT_OUT) + SHUT_OUT:
@@ -103,14 +138,14 @@ class Graphs:
                 with holding(entry.constants):
                     if fresh:
                         return function(static, entry.draws)
-                    before = _reserved(device)
-                    entry.graph, entry.result = _capture(static, entry.draws, function)
+                    before = self._gpu.reserved(device)
+                    entry.graph, entry.result = self._gpu.capture(lambda: function(static, entry.draws))
             except BaseException:
                 # A call that ended early has made part of the constants only; none may be made while capturing.
                 del self._entries[key]
                 raise
-            entry.size = max(0, _reserved(device) - before)
-            while len(self._entries) > 1 and self._held() > _most_bytes(device):
+            entry.size = max(0, self._gpu.reserved(device) - before)
+            while len(self._entries) > 1 and self._held() > self._gpu.most_bytes(device):
                 self._evict()
         wait_for_copies(device)
         entry.graph.replay()
@@ -142,36 +177,3 @@ def beside(device: torch.device, urgent: bool = False) -> Iterator[Callable[[], 
     branch.wait_stream(current)
     with torch.cuda.stream(branch):
         yield lambda: current.wait_stream(branch)
-
-
-def _stream(device: torch.device) -> torch.cuda.Stream | None:
-    """The stream that a replay and what reads its result are queued on: on another one they would race."""
-    return torch.cuda.current_stream(device) if device.type == "cuda" else None
-
-
-def _reserved(device: torch.device) -> int:
-    return torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
-
-
-def _most_bytes(device: torch.device) -> float:
-    if device.type != "cuda":
-        return float("inf")
-    return KEPT_SHARE * torch.cuda.get_device_properties(device).total_memory
-
-
-def _capture(
-    inputs: AttentionInputs, draws: torch.Tensor, function: Callable[[AttentionInputs, torch.Tensor], T]
-) -> tuple[torch.cuda.CUDAGraph, T]:
-    # torch.cuda.graph would wait for the device and empty the allocator's cache first.
-    graph = torch.cuda.CUDAGraph()
-    current, side = torch.cuda.current_stream(), torch.cuda.Stream()
-    side.wait_stream(current)
-    with torch.cuda.stream(side):
-        # Other threads may go on using the device.
-        graph.capture_begin(capture_error_mode="thread_local")
-        try:
-            result = function(inputs, draws)
-        finally:
-            graph.capture_end()
-    current.wait_stream(side)
-    return graph, result

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from routesparse.engine.device.constants import constant
+from routesparse.kernels.logits import Logits
 
 
 @dataclass(frozen=True)
@@ -22,12 +23,17 @@ class AttentionInputs:
     key_start: torch.Tensor | None = None  # int [B], left padding
     softcap: float | None = None
     sinks: torch.Tensor | None = None  # [H]
-    table: torch.Tensor | None = None  # int64 [2]: addresses of q and k in their place (device/graphs.py)
+    table: torch.Tensor | None = None  # int64 [2]: addresses that count instead of q and k (device/graphs.py)
 
     @property
     def groups(self) -> int:
         """G, query heads per KV head."""
         return self.q.shape[1] // self.k.shape[1]
+
+    @property
+    def logits(self) -> Logits:
+        """What makes the attention's logits."""
+        return Logits(self.q, self.k, self.scale, self.softcap, self.sinks, self.table)
 
     def first_keys(self) -> torch.Tensor:
         """int64 [B]: the first real key of each prompt."""

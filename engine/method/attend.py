@@ -15,32 +15,26 @@ import torch.nn.functional as F
 from routesparse.engine.device.constants import constant
 from routesparse.engine.device.inputs import AttentionInputs, first_real_keys
 from routesparse.engine.method.families import candidate_table, family_maps
-from routesparse.engine.method.records import Candidate, FamilyIndex
-from routesparse.engine.method.segments import Segment
+from routesparse.engine.method.records import Context, FamilyIndex
 from routesparse.kernels import lower_plan
 from routesparse.kernels.interface import RowPlan, sparse_attention
 
 MASKED_DENSE_LIMIT = 1 << 22  # rows x keys up to which dense attention may materialise its mask
 
 
-def lower(
-    inputs: AttentionInputs,
-    segment: Segment,
-    indices: Mapping[str, FamilyIndex],
-    candidates: Sequence[Candidate],
-    choice: torch.Tensor | np.ndarray,
-) -> RowPlan:
+def lower(context: Context, indices: Mapping[str, FamilyIndex], choice: torch.Tensor | np.ndarray) -> RowPlan:
     """The row plan of one segment: choice int [B, H] holds candidate indices. Tail rows and dense heads are dense.
 
     Returns a RowPlan with n_q = segment.rows and n_k = segment.keys; on a GPU without reading the choice. A family
     without an index (a baseline has one family) is never chosen.
     """
+    inputs = context.inputs
     choice = torch.as_tensor(choice, device=inputs.q.device).long()
     return lower_plan.lower_levels(
         choice,
-        constant(candidate_table(candidates, indices), choice.device),
+        constant(candidate_table(context.candidates, indices), choice.device),
         family_maps(indices, partial=True),
-        segment.geometry(inputs.first_keys()),
+        context.geometry,
         key_start=inputs.key_start,
         softcap=inputs.softcap,
         sinks=inputs.sinks,
@@ -86,8 +80,8 @@ def execute(
 def _finite(inputs: AttentionInputs, lse: torch.Tensor) -> torch.Tensor:
     """Whether an output is finite, without reading it: a mean of values is finite where logits and values are.
 
-    A sum carries NaN and Inf along and needs no second tensor; it is finite where it differs from itself by 0. On an
-    H200 each of the small steps that it replaces takes 2 to 3 us between a layer's kernels.
+    One sum carries every NaN and Inf along: it is finite where it less itself is 0. On an H200 each of the small steps
+    that this replaces takes 2 to 3 us between a layer's kernels.
     """
     if inputs.key_start is not None:
         # The log-sum-exp of a padding row is -inf by right.

@@ -35,22 +35,8 @@ import numpy as np
 
 from routesparse.engine.config import BoundName
 from routesparse.kernels.arrays import Array, namespace
-from routesparse.kernels.betting_bound import BET_CAP, betting_lower_bound
+from routesparse.kernels.betting_bound import betting_lower_bound
 from routesparse.kernels.betting_bound.naive import checked
-
-__all__ = [
-    "BET_CAP",
-    "bernstein_lower_bound",
-    "betting_lower_bound",
-    "conformal_lower_mass",
-    "error_of_a_test",
-    "in_prompt_lower_mass",
-    "kept_rung",
-    "paper_error_bound",
-    "row_lower_bound",
-    "stepwise_lower_mass",
-    "tight_error_bound",
-]
 
 
 def error_of_a_test(confidence: float, max_tests: int) -> float:

@@ -22,17 +22,13 @@ import torch
 
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.device.constants import constant
-from routesparse.engine.method.certificate import (
-    bernstein_lower_bound,
-    betting_lower_bound,
-    kept_rung,
-    stepwise_lower_mass,
-)
+from routesparse.engine.method.certificate import bernstein_lower_bound, kept_rung, stepwise_lower_mass
 from routesparse.engine.method.fallback import FALLBACK_KINDS, CertificateTest, Certified, LayerBounds
 from routesparse.engine.method.layer_certificate import layer_lower_mass, layer_passes
 from routesparse.engine.method.records import Candidate
 from routesparse.engine.method.solvers import taken
 from routesparse.kernels.arrays import Array
+from routesparse.kernels.betting_bound import betting_lower_bound
 
 
 def next_levels(candidates: Sequence[Candidate]) -> np.ndarray:

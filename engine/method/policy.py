@@ -1,7 +1,7 @@
 """The constants that steer what a head is given, beside the configuration and the pattern library.
 
-A calibration's delta belongs to the candidates that one policy selected, so ``constants`` is part of its stamp: who
-changes a value here, or one of those that it reads, has to calibrate again. torch is not loaded, since the dashboard
+A calibration's delta belongs to the candidates that one policy selected, so ``constants`` is part of its stamp:
+whoever changes a value here, or one that it reads, has to calibrate again. torch is not loaded, since the dashboard
 checks stamps.
 """
 

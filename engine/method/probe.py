@@ -25,13 +25,13 @@ import torch
 
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.device.constants import to_device
-from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.method.policy import LOCAL_BAND_TOKENS, LOCAL_OFFSETS
 from routesparse.engine.method.records import (
     BOUNDARY,
     CERTIFICATE,
     RECENT,
     ROUTING,
+    Context,
     Descriptors,
     Probe,
     ProbeRows,
@@ -79,34 +79,25 @@ def place_rows(
     return ProbeRows(rows, sizes)
 
 
-def run_probe(inputs: AttentionInputs, segment: Segment, rows: ProbeRows, config: RouterConfig) -> Probe:
+def run_probe(context: Context, rows: ProbeRows, config: RouterConfig) -> Probe:
     """Probe one segment of one layer (step 1 of the paper's table). ``Probe.finite`` says whether to trust it."""
+    inputs, segment, geometry = context.inputs, context.segment, context.geometry
     pooled = config.probe == "pooled"
-    log_sums = (
-        _pooled_block_lse(inputs, segment, rows) if pooled else _exact_block_lse(inputs, segment, rows.rows)
-    )
+    log_sums = _pooled_block_lse(context, rows) if pooled else _exact_block_lse(context, rows.rows)
     found = row_mass(
         log_sums,
         inputs.sinks,
         rows.rows + segment.position,
-        inputs.first_keys(),
+        geometry.first_keys,
         segment.block_k,
         LOCAL_BAND_TOKENS,
     )
     columns, bands = recent_marginals(
-        inputs.q,
-        inputs.k,
+        inputs.logits,
         found.lse[:, :, rows.slice_of(RECENT)],
-        inputs.first_keys(),
+        geometry,
         first_row=segment.first + segment.rows - rows.sizes[RECENT],
-        keys=segment.keys,
         local_offsets=LOCAL_OFFSETS,
-        phase=segment.phase,
-        block_q=segment.block_q,
-        block_k=segment.block_k,
-        scale=inputs.scale,
-        softcap=inputs.softcap,
-        table=inputs.table,
     )
     return Probe(
         rows=rows,
@@ -123,50 +114,48 @@ def run_probe(inputs: AttentionInputs, segment: Segment, rows: ProbeRows, config
     )
 
 
-def _exact_block_lse(inputs: AttentionInputs, segment: Segment, rows: torch.Tensor) -> torch.Tensor:
+def _exact_block_lse(context: Context, rows: torch.Tensor) -> torch.Tensor:
     """Log-sum-exp of each (row, KV block) over causally visible keys: [B, H, P, N] float32, -inf where none."""
+    segment = context.segment
     return block_lse(
-        inputs.q,
-        inputs.k,
+        context.inputs.logits,
         rows + segment.position,
-        None if inputs.key_start is None else inputs.first_keys(),
+        context.padding,
         shift=segment.position - segment.first,
         keys=segment.keys,
         block_k=segment.block_k,
-        scale=inputs.scale,
-        softcap=inputs.softcap,
-        table=inputs.table,
     )
 
 
-def _pooled_block_lse(inputs: AttentionInputs, segment: Segment, rows: ProbeRows) -> torch.Tensor:
+def _pooled_block_lse(context: Context, rows: ProbeRows) -> torch.Tensor:
     """Eq. 3 for the routing and boundary rows, exact for the recent and certificate rows: [B, H, P, N]."""
+    segment, made_by = context.segment, context.inputs.logits
     places = torch.arange(rows.rows.shape[-1], device=rows.rows.device)
     exact_part, pooled_part = (
         torch.cat([places[rows.slice_of(kind)] for kind in kinds])
         for kinds in ((RECENT, CERTIFICATE), (ROUTING, BOUNDARY))
     )
     pooled_rows = rows.rows[..., pooled_part]
-    queries = row_queries(inputs.q, pooled_rows + segment.first).float()
-    keys = pool_keys(inputs, segment).repeat_interleave(inputs.groups, dim=1)
-    logits = queries @ keys.transpose(-1, -2) * inputs.scale
-    if inputs.softcap:
-        logits = inputs.softcap * torch.tanh(logits / inputs.softcap)
+    queries = row_queries(made_by.q, pooled_rows + segment.first).float()
+    keys = pool_keys(context).repeat_interleave(made_by.group, dim=1)
+    logits = queries @ keys.transpose(-1, -2) * made_by.scale
+    if made_by.softcap:
+        logits = made_by.softcap * torch.tanh(logits / made_by.softcap)
     edges = torch.arange(segment.key_blocks, device=logits.device) * segment.block_k
-    low = torch.maximum(edges, inputs.first_keys().view(-1, 1)).view(len(logits), 1, 1, -1)
+    low = torch.maximum(edges, context.geometry.first_keys.view(-1, 1)).view(len(logits), 1, 1, -1)
     visible = (pooled_rows.unsqueeze(-1) + segment.position + 1 - low).clamp(0, segment.block_k)
     visible = torch.minimum(visible, (edges + segment.block_k - low).clamp_min(0))
     logits = logits + visible.float().log()
     out = logits.new_empty(*rows.rows.shape, segment.key_blocks)
     out[..., pooled_part, :] = logits
-    out[..., exact_part, :] = _exact_block_lse(inputs, segment, rows.rows[..., exact_part])
+    out[..., exact_part, :] = _exact_block_lse(context, rows.rows[..., exact_part])
     return out
 
 
-def pool_keys(inputs: AttentionInputs, segment: Segment) -> torch.Tensor:
+def pool_keys(context: Context) -> torch.Tensor:
     """pool_g(K) of eq. 3: keys mean-pooled over KV blocks, real keys only: [B, Hkv, N, D] float32."""
-    low = None if inputs.key_start is None else inputs.first_keys()
-    return block_means(inputs.k, 0, segment.keys, segment.block_k, low, inputs.table, place=1)
+    inputs, segment = context.inputs, context.segment
+    return block_means(inputs.k, 0, segment.keys, segment.block_k, context.padding, inputs.table, place=1)
 
 
 def describe(probe: Probe) -> Descriptors:

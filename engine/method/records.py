@@ -83,7 +83,7 @@ class Family:
 
 @dataclass(frozen=True)
 class Context:
-    """What an index is built from: one layer and segment, all candidates, and the probe where the family needs it."""
+    """What the steps read of one layer and segment: its inputs, all candidates, and the probe once it has run."""
 
     inputs: AttentionInputs
     segment: Segment
@@ -102,6 +102,11 @@ class Context:
     def geometry(self) -> SegmentGeometry:
         """The segment's blocks and diagonal on the inputs' device, its padding included."""
         return self.segment.geometry(self.inputs.first_keys())
+
+    @property
+    def padding(self) -> torch.Tensor | None:
+        """int64 [B], the first real key of each prompt; None without padding."""
+        return None if self.inputs.key_start is None else self.geometry.first_keys
 
     @cached_property
     def forced_and_causal(self) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,37 +7,23 @@ diagonals) and the ranked columns are scored again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from routesparse.engine.device.constants import constant
-from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import PatternError
 from routesparse.engine.method import families
-from routesparse.engine.method.records import (
-    BOUNDARY,
-    ROUTING,
-    Candidate,
-    CandidateMass,
-    FamilyIndex,
-    Probe,
-)
-from routesparse.engine.method.segments import Segment
+from routesparse.engine.method.records import BOUNDARY, ROUTING, CandidateMass, Context, FamilyIndex, Probe
 from routesparse.kernels import retained_mass as operation
 from routesparse.kernels.retained_mass import FamilyLevels, ProbedRows
 from routesparse.kernels.rules import DENSE
 
 
-def candidate_mass(
-    inputs: AttentionInputs,
-    segment: Segment,
-    probe: Probe,
-    indices: Mapping[str, FamilyIndex],
-    candidates: Sequence[Candidate],
-) -> CandidateMass:
+def candidate_mass(context: Context, indices: Mapping[str, FamilyIndex]) -> CandidateMass:
     """Score every candidate on the probe rows and count its tiles, all heads of the layer at once.
 
     Errors: PatternError for candidates without an index, or in another order than the operations take.
     """
+    probe, candidates = context.probe, context.candidates
     table = families.candidate_table(candidates, indices)
     depths = [int((table[:, 0] == number).sum()) for number in range(len(families.names()))]
     order = [(number, level) for number, depth in enumerate(depths) for level in range(depth)]
@@ -46,24 +32,17 @@ def candidate_mass(
             f"candidates {', '.join(f'{c.pattern} {c.level}' for c in candidates)} are out of order; scoring takes "
             f"{', '.join(families.names())} with levels from 0, then dense"
         )
-    found = operation.retained_mass(
-        inputs.q,
-        inputs.k,
-        ProbedRows(
-            probe.rows.rows,
-            probe.lse,
-            probe.block_mass,
-            probe.sink_mass,
-            segment.first,
-            _pooled_rows(probe) if probe.pooled else None,
-        ),
-        _family_levels(indices, depths),
-        constant(table, inputs.q.device),
-        segment.geometry(inputs.first_keys()),
-        scale=inputs.scale,
-        softcap=inputs.softcap,
-        table=inputs.table,
+    rows = ProbedRows(
+        probe.rows.rows,
+        probe.lse,
+        probe.block_mass,
+        probe.sink_mass,
+        context.segment.first,
+        _pooled_rows(probe) if probe.pooled else None,
     )
+    table_there = constant(table, probe.lse.device)
+    levels = _family_levels(indices, depths)
+    found = operation.retained_mass(context.inputs.logits, rows, levels, table_there, context.geometry)
     return CandidateMass(*found)
 
 

@@ -77,16 +77,8 @@ class Segment:
 
     def geometry(self, first_keys: torch.Tensor) -> SegmentGeometry:
         """The segment as the kernels' operations see it; first_keys int64 [B]."""
-        return SegmentGeometry(
-            self.position,
-            self.rows,
-            self.keys,
-            self.body_blocks,
-            self.block_q,
-            self.block_k,
-            LOCAL_BLOCKS,
-            first_keys,
-        )
+        blocks = (self.body_blocks, self.block_q, self.block_k, LOCAL_BLOCKS)
+        return SegmentGeometry(self.position, self.rows, self.keys, *blocks, first_keys)
 
     def base_blocks(self) -> np.ndarray:
         """int64 [query_blocks]: the KV block that each query block's first row sits in."""
@@ -142,17 +134,6 @@ def split(n_q: int, n_k: int, config: RouterConfig, first_index: int = 0) -> lis
         body = rows
         if end == n_q and config.tail_tokens:
             body = max(0, rows - config.tail_tokens) // config.block_q * config.block_q
-        segments.append(
-            Segment(
-                first_index + i,
-                start,
-                offset + start,
-                rows,
-                body,
-                config.block_q,
-                config.block_k,
-                config.price,
-                n_k,
-            )
-        )
+        place = (first_index + i, start, offset + start, rows, body)
+        segments.append(Segment(*place, config.block_q, config.block_k, config.price, n_k))
     return segments

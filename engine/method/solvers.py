@@ -2,7 +2,6 @@
 
 - ``solve_greedy``: the paper's risk per microsecond from dense downwards, on each head's lower convex hull, ended by
   pair-swap repair. NumPy.
-- ``solve_exact``: integer programme, for tests and the solver study. NumPy.
 - ``solve_by_multipliers``: multiplier search and pair repair on tensors, without waiting for the host; the only one
   that a GPU takes (decide/units.py chooses it there).
 
@@ -29,7 +28,7 @@ PAIR_ROUNDS = 16
 def solve(risk: Array, cost: Array, limit: float, solver: str) -> Array:
     """min sum risk subject to sum cost <= limit, one candidate per row of risk, cost float64 [U, C] -> int64 [U].
 
-    solver: "greedy" or "exact" on the host, "device" where the arrays are. An unattainable limit gives the cheapest
+    solver: "greedy" on the host, "device" where the arrays are. An unattainable limit gives the cheapest
     plan.
     """
     if namespace(cost) is not np:
@@ -40,8 +39,6 @@ def solve(risk: Array, cost: Array, limit: float, solver: str) -> Array:
         return torch.from_numpy(solve(risk.numpy(), cost.numpy(), limit, solver))
     if cost.min(1).sum() >= limit:
         return cost.argmin(1)
-    if solver == "exact":
-        return solve_exact(risk, cost, limit)
     if solver == "device":
         import torch
 
@@ -137,22 +134,6 @@ def _best_partner(
             second = order[int(d_risk[head, order[: reach[first]]].argmin())]
             best = float(total[first]), [divmod(first, width), (head, int(second))]
     return best
-
-
-def solve_exact(risk: np.ndarray, cost: np.ndarray, limit: float) -> np.ndarray:
-    """The optimum of eq. 6 by integer programming (scipy, HiGHS). For tests and the solver study."""
-    from scipy.optimize import Bounds, LinearConstraint, milp
-    from scipy.sparse import eye, kron
-
-    count, width = risk.shape
-    one_each = LinearConstraint(kron(eye(count), np.ones((1, width))), 1, 1)
-    within = LinearConstraint(cost.reshape(1, -1), -np.inf, limit)
-    result = milp(
-        risk.ravel(), constraints=[one_each, within], integrality=np.ones(risk.size), bounds=Bounds(0, 1)
-    )
-    if result.x is None:
-        raise ValueError(f"no solution: {result.message}")
-    return result.x.reshape(count, width).argmax(1)
 
 
 def solve_by_multipliers(risk: torch.Tensor, cost: torch.Tensor, limit: torch.Tensor) -> torch.Tensor:

@@ -21,6 +21,7 @@ import torch
 
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.method.attend import lower
+from routesparse.engine.method.records import Context
 from routesparse.engine.method.segments import Segment
 from routesparse.engine.profiles.shape import AttentionShape
 from routesparse.kernels.plan import RowPlan
@@ -136,6 +137,6 @@ def synthetic(inputs: AttentionInputs, decided: Pending, count: int, seed: int) 
         shares = rng.uniform(low, high, heads)
         budgets = [budgets_of[n][int(u * len(budgets_of[n]))] for n, u in zip(names, shares, strict=True)]
         choice = torch.tensor([budgets])
-        plan = lower(inputs, decided.segment, decided.indices, decided.candidates, choice)
+        plan = lower(Context(inputs, decided.segment, decided.candidates), decided.indices, choice)
         cases.append(PlanCase(inputs, decided.segment, plan))
     return cases

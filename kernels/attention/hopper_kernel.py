@@ -1,7 +1,5 @@
 """Attention on Hopper: two consumer warpgroups of 64 query rows each, fed by a producer warpgroup.
 
-Importing this module imports Gluon, Triton's lower-level language, so only ``hopper_launch`` does, inside a function.
-
 The grid is one program per multiprocessor; each draws the next row of the plan from a counter in memory. The producer
 copies a row's Q, then pairs of KV blocks (TMA), then 128 single columns at a time (16-byte asynchronous copies) into
 rings of shared memory that mbarriers guard; it starts on the next row before the consumers finish this one. A consumer
@@ -20,19 +18,13 @@ a sector's 32 bytes, so direct stores moved each sector twice; this gained 2 to 
 
 How shared memory changes hands: the producer writes, waits for its own warps and arrives at the slot's barrier
 (release); the consumers wait for that phase (acquire) before they read, and arrive at the slot's other barrier only
-behind a matrix product that all four of their warps have issued. compute-sanitizer: memcheck finds nothing in any
-kernel; racecheck reports these transfers, and does so for correct ones too (code at commit b6dfeee2), so
-its report here proves no race and its silence would prove none absent. A further barrier for the rows, which no copy
-completes, changed nothing and is not kept.
+after a matrix product that all four of their warps have issued. racecheck of compute-sanitizer reports these hand-overs
+even where they are correct (code at commit b6dfeee2), so neither its report nor its silence proves anything; memcheck
+finds nothing.
 
-What a row costs. A line through 5, 10 and 20 % density at 65,536 tokens gives a row of 128 queries the time of six KV
-blocks beside its own, and the blocks alone 612 TFLOP/s, above the 586 of cuDNN (data/results/GPU.md has both fits; at
-131,072 tokens the line is rough, because the clock moves with the length of a run). So what is missing at 5 %, where
-a row has 27 blocks, is the fixed part: one and a half blocks are masked (half of the diagonal, and half a tile where
-their number is odd), queries and output move as many bytes as a pair of blocks, and a row's first and last product
-have nothing beside them. Power explains none of it: runs in a row sit at the limit, but cuDNN's do as well, at the
-same clock (690 W, 1,635 to 1,680 MHz for 1,590 to 1,665). What was tried against the
-fixed part stands in data/results/notes/hopper_kernel.md.
+A row of 128 queries costs the time of six KV blocks beside its own: half tiles that are masked, queries and output, and
+a first and a last product that nothing runs beside (data/results/GPU.md; what was tried against it stands in
+data/results/notes/hopper_kernel.md).
 """
 
 from triton.experimental import gluon
@@ -337,8 +329,6 @@ def _consume(q_tiles, k_tiles, v_tiles, tickets, q_full, q_empty, k_full, k_empt
         lse_row = query + gl.arange(0, 64, s_rows)
         # lse [B, Hq, n_q] is contiguous.
         gl.store(lse_ptr + (batch * heads + head).to(gl.int64) * n_q + lse_row, lse, mask=lse_row < n_q)
-        # The output overwrites the queries and leaves by TMA in whole sectors: a thread of the product holds half of
-        # a sector's 32 bytes, and direct stores moved each sector twice.
         acc = acc * gl.expand_dims(gl.convert_layout(1.0 / safe, a_rows), 1)
         q.store(acc.to(dtype))
         fence_async_shared()

@@ -6,8 +6,9 @@ import math
 
 import torch
 
-from routesparse.kernels.attention.operands import Operands, descriptor_strides, lists_by_row
-from routesparse.kernels.common import gpu_of, variant
+from routesparse.kernels import common
+from routesparse.kernels.attention.operands import LENGTHS, Operands, descriptor_strides
+from routesparse.kernels.common import gpu_of
 from routesparse.kernels.plan import RowPlan
 
 
@@ -38,55 +39,25 @@ def launch(operands: Operands) -> None:
 
     from routesparse.kernels.attention.hopper_kernel import hopper_attention_kernel
 
-    q, k, v, plan = operands.q, operands.k, operands.v, operands.plan
-    heads, n_q, head_size = q.shape[1:]
-    blocks, columns = lists_by_row(plan.blocks), lists_by_row(plan.columns)
+    q = operands.q
     box = gl.NVMMASharedLayout(128, 16, rank=4)
 
     def described(tensor: torch.Tensor) -> TensorDescriptor:
         return TensorDescriptor(tensor, list(tensor.shape), descriptor_strides(tensor), [1, 1, 64, 64], box)
 
     programs = torch.cuda.get_device_properties(gpu_of(q)).multi_processor_count
-    kernel = variant(
+    common.launch(
         hopper_attention_kernel,
-        blocks_stride=blocks.stride(0),
-        columns_stride=columns.stride(0),
-        query_blocks=plan.query_blocks,
-        n_q=n_q,
-        n_k=plan.n_k,
+        (min(operands.order.numel(), programs),),
+        operands.arguments(),
+        settings(q.shape[3]),
+        lengths=LENGTHS,
+        q_desc=described(q),
+        k_desc=described(operands.k),
+        v_desc=described(operands.v),
+        out_desc=described(operands.out),
+        counter=torch.zeros(1, dtype=torch.int32, device=q.device),
         rows=operands.order.numel(),
-    )
-    kernel[(min(operands.order.numel(), programs),)](
-        described(q),
-        described(k),
-        described(v),
-        k,
-        v,
-        *k.stride()[:3],
-        *v.stride()[:3],
-        described(operands.out),
-        operands.lse,
-        torch.zeros(1, dtype=torch.int32, device=q.device),
-        operands.order,
-        blocks,
-        plan.block_count.contiguous(),
-        columns,
-        plan.column_count.contiguous(),
-        # Triton reads a bool tensor as bytes.
-        plan.dense_rows.contiguous().view(torch.uint8),
-        plan.block_count if plan.sinks is None else plan.sinks.detach().float().contiguous(),
-        blocks.stride(0),
-        columns.stride(0),
-        heads,
-        heads // k.shape[1],
-        plan.query_blocks,
-        n_q,
-        plan.n_k,
-        operands.order.numel(),
-        operands.scale * math.log2(math.e),
-        HEAD=head_size,
-        COLUMNS=columns.shape[1] > 0,
-        SINKS=plan.sinks is not None,
-        **settings(head_size),
+        scale_log2=operands.scale * math.log2(math.e),
         num_warps=4,
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
+from routesparse.kernels.common import strides
 from routesparse.kernels.plan import RowPlan
 
+LENGTHS = ("blocks_stride", "columns_stride", "n_q", "n_k")  # beside common.LENGTHS
 # How tiles reach the multiprocessor: through producer warps (Hopper), by TMA descriptors, or by pointers.
 Loads = Literal["producer", "descriptor", "pointer"]
 
@@ -25,6 +27,37 @@ class Operands:
     order: torch.Tensor  # int32 [B * Hq * M], the plan's rows in the order of their launch
     out: torch.Tensor  # [B, Hq, n_q, D]
     lse: torch.Tensor  # float32 [B, Hq, n_q]
+
+    def arguments(self) -> dict[str, Any]:
+        """What both kernels ask of a call, by their arguments' names."""
+        plan = self.plan
+        blocks, columns = lists_by_row(plan.blocks), lists_by_row(plan.columns)
+        return {
+            **strides("q", self.q),
+            **strides("k", self.k),
+            **strides("v", self.v),
+            "k_ptr": self.k,
+            "v_ptr": self.v,
+            "lse_ptr": self.lse,
+            "order_ptr": self.order,
+            "blocks_ptr": blocks,
+            "block_count_ptr": plan.block_count.contiguous(),
+            "columns_ptr": columns,
+            "column_count_ptr": plan.column_count.contiguous(),
+            # Triton reads a bool tensor as bytes.
+            "dense_rows_ptr": plan.dense_rows.contiguous().view(torch.uint8),
+            "sinks_ptr": plan.block_count if plan.sinks is None else plan.sinks.detach().float().contiguous(),
+            "blocks_stride": blocks.stride(0),
+            "columns_stride": columns.stride(0),
+            "heads": plan.heads,
+            "group": plan.heads // self.k.shape[1],
+            "query_blocks": plan.query_blocks,
+            "n_q": plan.n_q,
+            "n_k": plan.n_k,
+            "HEAD": self.q.shape[3],
+            "COLUMNS": columns.shape[1] > 0,
+            "SINKS": plan.sinks is not None,
+        }
 
 
 def lists_by_row(lists: torch.Tensor) -> torch.Tensor:

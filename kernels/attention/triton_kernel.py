@@ -1,7 +1,5 @@
 """Attention on any GPU that Triton supports: one program computes one query block of one head.
 
-Importing this module imports Triton, so only ``triton_launch`` does, inside a function.
-
 Online softmax in base 2 (Milakov and Gimelshein 2018; FlashAttention-2): logits are multiplied by log2(e), and a
 sink counts as a first key with value zero. Only tiles that need a mask get one: those at the front of an ascending
 list, which padding or the window may cut, and the diagonal, at its end. All addresses are int64.
@@ -15,19 +13,9 @@ import triton.language as tl
 
 @triton.jit
 def _load_tile(
-    desc,
-    head_ptr,
-    stride_n,
-    batch,
-    kv_head,
-    key_first,
-    n_k,
-    slot,
-    d_place,
-    d_real,
-    BOUNDED: tl.constexpr,
-    DESCRIPTOR: tl.constexpr,
-):
+    desc, head_ptr, stride_n, batch, kv_head, key_first, n_k, slot, d_place, d_real,
+    BOUNDED: tl.constexpr, DESCRIPTOR: tl.constexpr,
+):  # fmt: skip
     """Keys or values [BLOCK_K, D] from position ``key_first``; zeros past n_k and past the head size."""
     if DESCRIPTOR:
         return desc.load([batch, kv_head, key_first, 0]).reshape([slot.shape[0], d_place.shape[0]])
@@ -54,17 +42,9 @@ def _products(
 
 @triton.jit
 def _accumulate(
-    logits,
-    values,
-    acc,
-    top,
-    total,
-    scale_log2,
-    MASKED: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    UPCAST: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    logits, values, acc, top, total, scale_log2,
+    MASKED: tl.constexpr, SOFTCAP: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """Fold one tile into the running output [BLOCK_Q, D], maximum and sum [BLOCK_Q].
 
     Without a soft cap the exponent's multiply-add applies the scale, which must be positive for the maximum.
@@ -87,41 +67,12 @@ def _accumulate(
 
 @triton.jit
 def _fold_blocks(
-    begin,
-    end,
-    acc,
-    top,
-    total,
-    q,
-    query,
-    k_desc,
-    v_desc,
-    k_head,
-    v_head,
-    stride_kn,
-    stride_vn,
-    k_place,
-    v_place,
-    d_real,
-    slot,
-    batch,
-    kv_head,
-    block_list,
-    dense,
-    range_start,
-    diagonal,
-    lowest,
-    n_k,
-    window,
-    scale_log2,
-    softcap_log2,
-    MASKED: tl.constexpr,
-    WINDOW: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    UPCAST: tl.constexpr,
-    PRECISION: tl.constexpr,
-    DESCRIPTOR: tl.constexpr,
-):
+    begin, end, acc, top, total, q, query, k_desc, v_desc, k_head, v_head, stride_kn, stride_vn,
+    k_place, v_place, d_real, slot, batch, kv_head, block_list, dense, range_start, diagonal, lowest, n_k,
+    window, scale_log2, softcap_log2,
+    MASKED: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, UPCAST: tl.constexpr,
+    PRECISION: tl.constexpr, DESCRIPTOR: tl.constexpr,
+):  # fmt: skip
     """Fold list entries ``begin`` to ``end``; where no mask is applied, blocks are clamped below the diagonal."""
     following = tl.load(block_list + begin, mask=(dense == 0) & (begin < end), other=0)
     for i in range(begin, end):
@@ -132,33 +83,11 @@ def _fold_blocks(
             block = tl.minimum(block, diagonal - 1)
         key_first = block * slot.shape[0]
         keys = _load_tile(
-            k_desc,
-            k_head,
-            stride_kn,
-            batch,
-            kv_head,
-            key_first,
-            n_k,
-            slot,
-            k_place,
-            d_real,
-            MASKED,
-            DESCRIPTOR,
-        )
+            k_desc, k_head, stride_kn, batch, kv_head, key_first, n_k, slot, k_place, d_real, MASKED, DESCRIPTOR,
+        )  # fmt: skip
         values = _load_tile(
-            v_desc,
-            v_head,
-            stride_vn,
-            batch,
-            kv_head,
-            key_first,
-            n_k,
-            slot,
-            v_place,
-            d_real,
-            MASKED,
-            DESCRIPTOR,
-        )
+            v_desc, v_head, stride_vn, batch, kv_head, key_first, n_k, slot, v_place, d_real, MASKED, DESCRIPTOR,
+        )  # fmt: skip
         logits = _products(q, keys, scale_log2, softcap_log2, SOFTCAP, UPCAST, PRECISION)
         if MASKED:
             key = key_first + slot
@@ -174,56 +103,15 @@ def _fold_blocks(
 
 @triton.jit
 def sparse_attention_kernel(
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    k_desc,
-    v_desc,
-    out_ptr,
-    lse_ptr,
-    order_ptr,
-    blocks_ptr,
-    block_count_ptr,
-    columns_ptr,
-    column_count_ptr,
-    dense_rows_ptr,
-    key_start_ptr,
-    sinks_ptr,
-    stride_qb,
-    stride_qh,
-    stride_qn,
-    stride_qd,
-    stride_kb,
-    stride_kh,
-    stride_kn,
-    stride_kd,
-    stride_vb,
-    stride_vh,
-    stride_vn,
-    stride_vd,
-    blocks_stride,
-    columns_stride,
-    heads,
-    group,
-    query_blocks,
-    n_q,
-    n_k,
-    window,
-    scale_log2,
-    softcap_log2,
-    BLOCK_Q: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    HEAD: tl.constexpr,
-    HEAD_PADDED: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    KEY_START: tl.constexpr,
-    WINDOW: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    SINKS: tl.constexpr,
-    UPCAST: tl.constexpr,
-    PRECISION: tl.constexpr,
-    DESCRIPTOR: tl.constexpr,
-):
+    q_ptr, k_ptr, v_ptr, k_desc, v_desc, out_ptr, lse_ptr, order_ptr, blocks_ptr, block_count_ptr,
+    columns_ptr, column_count_ptr, dense_rows_ptr, key_start_ptr, sinks_ptr,
+    stride_qb, stride_qh, stride_qn, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd, stride_vb,
+    stride_vh, stride_vn, stride_vd,
+    blocks_stride, columns_stride, heads, group, query_blocks, n_q, n_k, window, scale_log2, softcap_log2,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, HEAD: tl.constexpr, HEAD_PADDED: tl.constexpr,
+    COLUMNS: tl.constexpr, KEY_START: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
+    SINKS: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr, DESCRIPTOR: tl.constexpr,
+):  # fmt: skip
     """Program p computes row order[p] of the plan, an index into [B, H, M].
 
     With DESCRIPTOR whole blocks are loaded by TMA; columns always come through pointers.
@@ -299,113 +187,20 @@ def sparse_attention_kernel(
 
     if KEY_START or WINDOW:
         acc, top, total = _fold_blocks(
-            0,
-            unmasked_start,
-            acc,
-            top,
-            total,
-            q,
-            query,
-            k_desc,
-            v_desc,
-            k_head,
-            v_head,
-            stride_kn,
-            stride_vn,
-            k_place,
-            v_place,
-            d_real,
-            slot,
-            batch,
-            kv_head,
-            block_list,
-            dense,
-            range_start,
-            diagonal,
-            lowest,
-            n_k,
-            window,
-            scale_log2,
-            softcap_log2,
-            True,
-            WINDOW,
-            SOFTCAP,
-            UPCAST,
-            PRECISION,
-            DESCRIPTOR,
-        )
+            0, unmasked_start, acc, top, total, q, query, k_desc, v_desc, k_head, v_head, stride_kn, stride_vn,
+            k_place, v_place, d_real, slot, batch, kv_head, block_list, dense, range_start, diagonal, lowest, n_k,
+            window, scale_log2, softcap_log2, True, WINDOW, SOFTCAP, UPCAST, PRECISION, DESCRIPTOR,
+        )  # fmt: skip
     acc, top, total = _fold_blocks(
-        unmasked_start,
-        unmasked_end,
-        acc,
-        top,
-        total,
-        q,
-        query,
-        k_desc,
-        v_desc,
-        k_head,
-        v_head,
-        stride_kn,
-        stride_vn,
-        k_place,
-        v_place,
-        d_real,
-        slot,
-        batch,
-        kv_head,
-        block_list,
-        dense,
-        range_start,
-        diagonal,
-        lowest,
-        n_k,
-        window,
-        scale_log2,
-        softcap_log2,
-        False,
-        WINDOW,
-        SOFTCAP,
-        UPCAST,
-        PRECISION,
-        DESCRIPTOR,
-    )
+        unmasked_start, unmasked_end, acc, top, total, q, query, k_desc, v_desc, k_head, v_head, stride_kn, stride_vn,
+        k_place, v_place, d_real, slot, batch, kv_head, block_list, dense, range_start, diagonal, lowest, n_k,
+        window, scale_log2, softcap_log2, False, WINDOW, SOFTCAP, UPCAST, PRECISION, DESCRIPTOR,
+    )  # fmt: skip
     acc, top, total = _fold_blocks(
-        unmasked_end,
-        count,
-        acc,
-        top,
-        total,
-        q,
-        query,
-        k_desc,
-        v_desc,
-        k_head,
-        v_head,
-        stride_kn,
-        stride_vn,
-        k_place,
-        v_place,
-        d_real,
-        slot,
-        batch,
-        kv_head,
-        block_list,
-        dense,
-        range_start,
-        diagonal,
-        lowest,
-        n_k,
-        window,
-        scale_log2,
-        softcap_log2,
-        True,
-        WINDOW,
-        SOFTCAP,
-        UPCAST,
-        PRECISION,
-        DESCRIPTOR,
-    )
+        unmasked_end, count, acc, top, total, q, query, k_desc, v_desc, k_head, v_head, stride_kn, stride_vn,
+        k_place, v_place, d_real, slot, batch, kv_head, block_list, dense, range_start, diagonal, lowest, n_k,
+        window, scale_log2, softcap_log2, True, WINDOW, SOFTCAP, UPCAST, PRECISION, DESCRIPTOR,
+    )  # fmt: skip
 
     if COLUMNS:
         column_list = columns_ptr + row * columns_stride

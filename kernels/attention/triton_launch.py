@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
-from routesparse.kernels.attention.operands import Loads, Operands, descriptor_strides, lists_by_row
-from routesparse.kernels.common import instead_of_launching, variant
-from routesparse.kernels.plan import RowPlan
+from routesparse.kernels import common
+from routesparse.kernels.attention.operands import LENGTHS, Loads, Operands, descriptor_strides
+from routesparse.kernels.common import instead_of_launching
 
 _chosen: dict[Hashable, Config] = {}
 _TIMED_RUNS = 3
@@ -28,26 +28,7 @@ class Config:
     num_stages: int
 
 
-def fastest(kind: Hashable, configs: Sequence[Config], run: Callable[[Config], None]) -> Config:
-    """The config with which ``run`` takes the least time; measured at the first call of this kind, then remembered.
-
-    Measuring waits for the device, which a CUDA graph's capture forbids: there the first config is returned unmeasured.
-    """
-    if len(configs) == 1:
-        return configs[0]
-    if instead_of_launching.get() is not None:
-        # The measuring below will run them all.
-        for config in configs:
-            run(config)
-        return configs[0]
-    if kind not in _chosen:
-        if torch.cuda.is_current_stream_capturing():
-            return configs[0]
-        _chosen[kind] = min(configs, key=lambda config: _time_ms(lambda: run(config)))
-    return _chosen[kind]
-
-
-def _time_ms(run: Callable[[], None]) -> float:
+def time_ms(run: Callable[[], None]) -> float:
     """The shortest of a few timed runs; the run before them compiles."""
     run()
     times = []
@@ -61,6 +42,31 @@ def _time_ms(run: Callable[[], None]) -> float:
     return min(times)
 
 
+def fastest(
+    kind: Hashable,
+    configs: Sequence[Config],
+    run: Callable[[Config], None],
+    timed: Callable[[Callable[[], None]], float] = time_ms,
+) -> Config:
+    """The config with which ``run`` takes the least time; measured at the first call of this kind, then remembered.
+
+    Measuring waits for the device, which a CUDA graph's capture forbids: there the first config is returned unmeasured.
+    timed: milliseconds of a run; the seam for tests.
+    """
+    if len(configs) == 1:
+        return configs[0]
+    if instead_of_launching.get() is not None:
+        # The measuring below will run them all.
+        for config in configs:
+            run(config)
+        return configs[0]
+    if kind not in _chosen:
+        if torch.cuda.is_current_stream_capturing():
+            return configs[0]
+        _chosen[kind] = min(configs, key=lambda config: timed(lambda: run(config)))
+    return _chosen[kind]
+
+
 def launch(operands: Operands, loads: Sequence[Loads], interpreted: bool) -> None:
     """Fill ``out`` and ``lse`` by the fastest of ``loads``, each "descriptor" or "pointer"."""
     import triton
@@ -70,18 +76,15 @@ def launch(operands: Operands, loads: Sequence[Loads], interpreted: bool) -> Non
     stages = 2 if triton.next_power_of_2(q.shape[3]) * q.element_size() <= 256 else 1
     warps = 8 if plan.block_q >= 128 else 4
     configs = [Config(way == "descriptor", warps, stages) for way in loads]
-    kind = (q.device, q.dtype, q.shape[3], plan.block_q, plan.block_k, *_options(plan))
+    # Which optional fields the plan has are the kernel's flags.
+    flags = (option is not None for option in (plan.key_start, plan.window, plan.softcap, plan.sinks))
+    sizes = q.shape[3], plan.block_q, plan.block_k
+    kind = (q.device, q.dtype, *sizes, plan.columns.shape[3] > 0, *flags)
 
     def run(config: Config) -> None:
         _launch(operands, config, interpreted)
 
     run(fastest(kind, configs, run))
-
-
-def _options(plan: RowPlan) -> tuple[bool, ...]:
-    """Which optional fields the plan has: the kernel's flags COLUMNS, KEY_START, WINDOW, SOFTCAP and SINKS."""
-    optional = (plan.key_start, plan.window, plan.softcap, plan.sinks)
-    return (plan.columns.shape[3] > 0, *(option is not None for option in optional))
 
 
 def _launch(operands: Operands, config: Config, interpreted: bool) -> None:
@@ -90,14 +93,8 @@ def _launch(operands: Operands, config: Config, interpreted: bool) -> None:
 
     from routesparse.kernels.attention.triton_kernel import sparse_attention_kernel
 
-    q, k, v, plan = operands.q, operands.k, operands.v, operands.plan
-    heads, n_q, head_size = q.shape[1:]
-    blocks, columns = lists_by_row(plan.blocks), lists_by_row(plan.columns)
-    head_padded = max(16, triton.next_power_of_2(head_size))
-    has_columns, has_key_start, has_window, has_softcap, has_sinks = _options(plan)
-    scale = operands.scale
-    # A soft cap is a tanh, which the kernel computes as a sigmoid of twice the argument.
-    scale_log2 = scale * math.log2(math.e) if plan.softcap is None else 2.0 * scale / plan.softcap
+    q, k, plan, scale = operands.q, operands.k, operands.plan, operands.scale
+    head_padded = max(16, triton.next_power_of_2(q.shape[3]))
 
     def described(tensor: torch.Tensor) -> TensorDescriptor | None:
         if not config.descriptor:
@@ -105,54 +102,26 @@ def _launch(operands: Operands, config: Config, interpreted: bool) -> None:
         tile = [1, 1, plan.block_k, head_padded]
         return TensorDescriptor(tensor, list(tensor.shape), descriptor_strides(tensor), tile)
 
-    absent = plan.block_count
-    kernel = variant(
+    common.launch(
         sparse_attention_kernel,
-        blocks_stride=blocks.stride(0),
-        columns_stride=columns.stride(0),
-        query_blocks=plan.query_blocks,
-        n_q=n_q,
-        n_k=plan.n_k,
-    )
-    kernel[(operands.order.numel(),)](
-        q,
-        k,
-        v,
-        described(k),
-        described(v),
-        operands.out,
-        operands.lse,
-        operands.order,
-        blocks,
-        plan.block_count.contiguous(),
-        columns,
-        plan.column_count.contiguous(),
-        # Triton reads a bool tensor as bytes.
-        plan.dense_rows.contiguous().view(torch.uint8),
-        absent if plan.key_start is None else plan.key_start.contiguous(),
-        absent if plan.sinks is None else plan.sinks.detach().float().contiguous(),
-        *q.stride(),
-        *k.stride(),
-        *v.stride(),
-        blocks.stride(0),
-        columns.stride(0),
-        heads,
-        heads // k.shape[1],
-        plan.query_blocks,
-        n_q,
-        plan.n_k,
-        plan.window or 0,
-        scale_log2,
-        (plan.softcap or 0.0) * math.log2(math.e),
+        (operands.order.numel(),),
+        operands.arguments(),
+        lengths=LENGTHS,
+        q=q,
+        k_desc=described(k),
+        v_desc=described(operands.v),
+        out=operands.out,
+        key_start=plan.block_count if plan.key_start is None else plan.key_start.contiguous(),
+        window=plan.window or 0,
+        # A soft cap is a tanh, which the kernel computes as a sigmoid of twice the argument.
+        scale_log2=scale * math.log2(math.e) if plan.softcap is None else 2.0 * scale / plan.softcap,
+        softcap_log2=(plan.softcap or 0.0) * math.log2(math.e),
         BLOCK_Q=plan.block_q,
         BLOCK_K=plan.block_k,
-        HEAD=head_size,
         HEAD_PADDED=head_padded,
-        COLUMNS=has_columns,
-        KEY_START=has_key_start,
-        WINDOW=has_window,
-        SOFTCAP=has_softcap,
-        SINKS=has_sinks,
+        KEY_START=plan.key_start is not None,
+        WINDOW=plan.window is not None,
+        SOFTCAP=plan.softcap is not None,
         # The interpreter's bf16 matrix product is silently wrong.
         UPCAST=interpreted,
         PRECISION="ieee" if q.dtype == torch.float32 or interpreted else "tf32",

@@ -1,7 +1,4 @@
-"""The betting bound's device code, also what the route kernel certifies its units with.
-
-Importing this module imports Triton, so only launchers do, inside functions.
-"""
+"""The betting bound's device code, also what the route kernel certifies its units with."""
 
 from __future__ import annotations
 
@@ -81,16 +78,10 @@ def betting_bounds(
 
 @triton.jit
 def betting_kernel(
-    x_ptr,
-    scratch_ptr,
-    bound_ptr,
-    count,
-    TARGET: tl.constexpr,
-    BET_CAP: tl.constexpr,
-    BISECTIONS: tl.constexpr,
-    BITS: tl.constexpr,
+    x_ptr, scratch_ptr, bound_ptr, count,
+    TARGET: tl.constexpr, BET_CAP: tl.constexpr, BISECTIONS: tl.constexpr, BITS: tl.constexpr,
     C: tl.constexpr,
-):
+):  # fmt: skip
     """One candidate's rows: its bound. TARGET and BET_CAP are constants because arguments would be float32."""
     row = tl.program_id(0).to(tl.int64)
     place = tl.arange(0, C)

@@ -1,6 +1,6 @@
 """The device code of the block log-sum-exps: the keys of a program stand still, the rows that see them pass by.
 
-Importing this module imports Triton, so only the launcher does, inside a function. Rows of one KV head, in order
+Rows of one KV head, in order
 of position, form tiles of ROWS; the rows that see a tile of keys are then those from some tile on. Positions and row
 numbers are int32, addresses int64.
 
@@ -20,33 +20,12 @@ from routesparse.kernels.device_functions import LN2, LOG2E, base2_logits, place
 
 @triton.jit
 def collect_rows_kernel(
-    q_ptr,
-    table_ptr,
-    sample_ptr,
-    query_ptr,
-    position_ptr,
-    row_ptr,
-    first_tile_ptr,
-    out_ptr,
-    stride_qb,
-    stride_qh,
-    stride_qn,
-    stride_qd,
-    kv_heads,
-    group,
-    count,
-    padded,
-    key_blocks,
-    key_tiles,
-    shift,
-    ROWS: tl.constexpr,
-    SOME: tl.constexpr,
-    BLOCK: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    HEAD: tl.constexpr,
-    HEAD_PADDED: tl.constexpr,
-    INDIRECT: tl.constexpr,
-):
+    q_ptr, table_ptr, sample_ptr, query_ptr, position_ptr, row_ptr, first_tile_ptr, out_ptr,
+    stride_qb, stride_qh, stride_qn, stride_qd,
+    kv_heads, group, count, padded, key_blocks, key_tiles, shift,
+    ROWS: tl.constexpr, SOME: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, HEAD: tl.constexpr,
+    HEAD_PADDED: tl.constexpr, INDIRECT: tl.constexpr,
+):  # fmt: skip
     """SOME rows of one KV head to their places by position: query, position and row of the output (-1 past the last).
 
     Also -inf for the KV blocks behind the tile of BLOCKS that holds a row's position, and, for a share of those tiles,
@@ -107,38 +86,13 @@ def _log2(x, UPCAST: tl.constexpr):
 
 @triton.jit
 def block_lse_kernel(
-    k_ptr,
-    table_ptr,
-    query_ptr,
-    position_ptr,
-    row_ptr,
-    first_tile_ptr,
-    first_key_ptr,
-    out_ptr,
-    stride_kb,
-    stride_kh,
-    stride_kn,
-    stride_kd,
-    kv_heads,
-    units,
-    row_tiles,
-    keys,
-    key_blocks,
-    key_tiles,
-    scale,
-    softcap,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    HEAD: tl.constexpr,
-    HEAD_PADDED: tl.constexpr,
-    KEY_START: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    UPCAST: tl.constexpr,
-    PRECISION: tl.constexpr,
-    INDIRECT: tl.constexpr,
-    STAGES: tl.constexpr,
-):
+    k_ptr, table_ptr, query_ptr, position_ptr, row_ptr, first_tile_ptr, first_key_ptr, out_ptr,
+    stride_kb, stride_kh, stride_kn, stride_kd,
+    kv_heads, units, row_tiles, keys, key_blocks, key_tiles, scale, softcap,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, HEAD: tl.constexpr,
+    HEAD_PADDED: tl.constexpr, KEY_START: tl.constexpr, SOFTCAP: tl.constexpr, UPCAST: tl.constexpr,
+    PRECISION: tl.constexpr, INDIRECT: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     """BLOCKS KV blocks of one KV head x the tiles of rows that see them (collect_rows_kernel). scale > 0.
 
     The keys that most rows see come first, so the longest programs start first.

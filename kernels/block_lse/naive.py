@@ -5,33 +5,28 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from routesparse.kernels.logits import capped_logits, key_chunks, row_queries
+from routesparse.kernels.logits import Logits, capped_logits, key_chunks, row_queries
 
 KEY_CHUNK = 1_024
 
 
 def block_lse(
-    q: torch.Tensor,
-    k: torch.Tensor,
+    logits: Logits,
     positions: torch.Tensor,
     first_keys: torch.Tensor | None,
     *,
     shift: int,
     keys: int,
     block_k: int,
-    scale: float,
-    softcap: float | None,
-    table: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Log-sum-exp of each (row, KV block) over the keys that the row sees: float32 [B, H, P, N], -inf where none.
 
-    q [B, H, n, D], k [B, Hkv, >= keys, D]; positions int64 [B, H, P]: key position of each row, whose query is
-    q[position - shift]. first_keys int64 [B]: keys before it are hidden. table int64 [2]: addresses of q and k that
-    count instead of those of the arguments (a captured graph is replayed on other tensors of the same layout); only
-    the kernels take one.
+    positions int64 [B, H, P]: key position of each row, whose query is q[position - shift]. first_keys int64 [B]: keys
+    before it are hidden.
     """
+    q, k = logits.q, logits.k
     batch, heads, count = positions.shape
-    groups, key_blocks = heads // k.shape[1], -(-keys // block_k)
+    groups, key_blocks = logits.group, -(-keys // block_k)
     queries = row_queries(q, positions - shift)
     out = queries.new_full((batch, heads, count, key_blocks), -torch.inf, dtype=torch.float32)
     for b in range(batch):
@@ -44,8 +39,8 @@ def block_lse(
             lse = out.new_full((len(order), key_blocks), -torch.inf)
             for start, end in key_chunks(keys, block_k, KEY_CHUNK):
                 seeing = int(torch.searchsorted(position, start))
-                logits = capped_logits(query[seeing:], k[b, kv_head, start:end], scale, softcap)
-                values = _of_chunk(logits, position[seeing:].unsqueeze(-1), start, block_k, first_key)
+                chunk = capped_logits(query[seeing:], k[b, kv_head, start:end], logits.scale, logits.softcap)
+                values = _of_chunk(chunk, position[seeing:].unsqueeze(-1), start, block_k, first_key)
                 lse[seeing:, start // block_k :][:, : values.shape[1]] = values
             out[b, group] = torch.empty_like(lse).index_copy_(0, order, lse).view(-1, count, key_blocks)
     return out

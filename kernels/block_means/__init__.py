@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from routesparse.kernels.block_means import naive
-from routesparse.kernels.common import dispatched, power_of_two, variant
+from routesparse.kernels.common import dispatched, launch, power_of_two, strides
 
 
 @dispatched(naive.block_means)
@@ -24,16 +24,19 @@ def block_means(
     batch, heads, _, head_size = x.shape
     blocks = -(-rows // block)
     out = torch.empty(batch, heads, blocks, head_size, dtype=torch.float32, device=x.device)
-    variant(block_means_kernel, rows=rows, blocks=blocks)[(blocks, batch * heads)](
-        x,
-        out if table is None else table,
-        out,
-        out if low is None else low,
-        *x.stride(),
-        heads,
-        first,
-        rows,
-        blocks,
+    launch(
+        block_means_kernel,
+        (blocks, batch * heads),
+        strides("", x),
+        lengths=("blocks",),
+        x=x,
+        table=out if table is None else table,
+        out=out,
+        low=out if low is None else low,
+        heads=heads,
+        first=first,
+        rows=rows,
+        blocks=blocks,
         BLOCK=block,
         HEAD=head_size,
         HEAD_PADDED=power_of_two(head_size),

@@ -1,7 +1,4 @@
-"""The device code of block means. All addresses are int64.
-
-Importing this module imports Triton, so only the launcher does, inside functions.
-"""
+"""The device code of block means. All addresses are int64."""
 
 from __future__ import annotations
 
@@ -13,24 +10,10 @@ from routesparse.kernels.device_functions import pointer_from
 
 @triton.jit
 def block_means_kernel(
-    x_ptr,
-    table_ptr,
-    out_ptr,
-    low_ptr,
-    stride_b,
-    stride_h,
-    stride_n,
-    stride_d,
-    heads,
-    first,
-    rows,
-    blocks,
-    BLOCK: tl.constexpr,
-    HEAD: tl.constexpr,
-    HEAD_PADDED: tl.constexpr,
-    LOW: tl.constexpr,
+    x_ptr, table_ptr, out_ptr, low_ptr, stride_b, stride_h, stride_n, stride_d, heads, first, rows, blocks,
+    BLOCK: tl.constexpr, HEAD: tl.constexpr, HEAD_PADDED: tl.constexpr, LOW: tl.constexpr,
     PLACE: tl.constexpr,
-):
+):  # fmt: skip
     """Mean of one block of rows [first, first + rows), of those from low[batch] on where given."""
     if PLACE >= 0:
         x_ptr = pointer_from(table_ptr, PLACE, x_ptr)

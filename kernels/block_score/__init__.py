@@ -17,8 +17,9 @@ import torch
 
 from routesparse.kernels.block_score import hopper_launch, naive
 from routesparse.kernels.block_score.naive import ALIGNED_QUERY_BLOCKS, LEAST_SCORE, TILE
-from routesparse.kernels.common import dispatched, power_of_two, product_constants, variant
+from routesparse.kernels.common import dispatched, launch, power_of_two
 from routesparse.kernels.geometry import SegmentGeometry
+from routesparse.kernels.logits import Logits
 from routesparse.kernels.rules import NORMALISER_STEP, VARIANCE_WEIGHT
 
 __all__ = ["LEAST_SCORE", "block_score"]
@@ -26,7 +27,7 @@ __all__ = ["LEAST_SCORE", "block_score"]
 # Rows and descriptions of a product, warps, stages; as measured on an H200. Heads of at most SMALL_HEAD leave room in
 # shared memory for a second program, which computes while the first one waits.
 LAUNCH, SMALL_HEAD_WARPS, SMALL_HEAD = (128, 64, 8, 3), 4, 64
-# Of a program's rows, their squares and the stages of descriptions: what smaller GPUs' shared memory holds.
+# Shared memory of smaller GPUs, for a program's rows, their squares and the stages of descriptions.
 SHARED_BYTES = 163_840
 FEATURE_WARPS, SMALL_FEATURE_WARPS = 2, 1  # the latter for two clusters of a small head
 ROW_WARPS, ROW_PIECE = 2, 64
@@ -35,33 +36,30 @@ PAIRED = 16  # descriptions of eight KV blocks that are two clusters each
 
 @dispatched(naive.block_score)
 def block_score(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    first: int,
-    geometry: SegmentGeometry,
-    *,
-    rows: int,
-    clusters: int,
-    scale: float,
-    softcap: float | None,
-    sinks: torch.Tensor | None = None,
-    table: torch.Tensor | None = None,
+    logits: Logits, first: int, geometry: SegmentGeometry, *, rows: int, clusters: int
 ) -> torch.Tensor:
     """See the naive twin. Errors: ValueError unless rows is a power of two, at least 2."""
     from routesparse.kernels.block_score.kernel import block_score_kernel
 
     if rows & (rows - 1) or rows < 2:
         raise ValueError(f"{rows} rows of a query block; the kernel takes a power of two from 2 on")
+    q = logits.q
     batch, heads, _, head_size = q.shape
-    query_blocks, key_blocks = geometry.query_blocks, geometry.key_blocks
-    chosen = scored_rows(q, first, geometry, rows, table)
+    query_blocks = geometry.query_blocks
+    chosen = scored_rows(logits, first, geometry, rows)
     picked = chosen.shape[-1]
-    features, counts = descriptions(k, geometry, clusters, table)
-    out = torch.empty(batch, heads, query_blocks, key_blocks, dtype=torch.float16, device=q.device)
-    if hopper_launch.can_run(q, picked, clusters, softcap):
-        hopper_launch.launch(
-            q, chosen, features, counts, out, first, geometry, scale=scale, sinks=sinks, table=table
-        )
+    features, counts = descriptions(logits, geometry, clusters)
+    out = torch.empty(batch, heads, query_blocks, geometry.key_blocks, dtype=torch.float16, device=q.device)
+    common = {
+        "picked_ptr": chosen,
+        "count_ptr": counts,
+        "out_ptr": out,
+        "units": batch * heads,
+        "first": first,
+    }
+    common |= {"LEAST": LEAST_SCORE, "STEP": NORMALISER_STEP}
+    if hopper_launch.can_run(logits, picked, clusters):
+        hopper_launch.launch_scores(logits, geometry, features, common)
         return out
     at_once, width, warps, stages = LAUNCH
     if head_size <= SMALL_HEAD:
@@ -73,90 +71,61 @@ def block_score(
         at_once, width = at_once // 2, max(16, width // 2)
     at_once = min(max(at_once, picked), ALIGNED_QUERY_BLOCKS * picked)
     tiles = -(-query_blocks * picked // at_once)
-    variant(
+    launch(
         block_score_kernel,
-        rows=geometry.rows,
+        (tiles * batch * heads,),
+        logits.arguments(),
+        geometry.arguments(),
+        common,
+        lengths=("tiles", "described"),
+        features=features,
         tiles=tiles,
-        query_blocks=query_blocks,
-        key_blocks=key_blocks,
         described=counts.shape[-1],
-        segment_keys=geometry.keys,
-    )[(tiles * batch * heads,)](
-        q,
-        out if table is None else table,
-        chosen,
-        features,
-        counts,
-        out if sinks is None else sinks,
-        geometry.first_keys,
-        out,
-        *q.stride(),
-        heads,
-        heads // k.shape[1],
-        batch * heads,
-        tiles,
-        first,
-        geometry.rows,
-        query_blocks,
-        key_blocks,
-        counts.shape[-1],
-        geometry.position,
-        geometry.keys,
-        scale,
-        softcap or 0.0,
-        LEAST=LEAST_SCORE,
-        BLOCK_Q=geometry.block_q,
-        BLOCK_K=geometry.block_k,
         PICKED=picked,
         ROWS=at_once,
         N=width,
         TILE=TILE,
-        STEP=NORMALISER_STEP,
         ALIGNED=ALIGNED_QUERY_BLOCKS,
         CLUSTERS=clusters,
-        SOFTCAP=bool(softcap),
-        SINKS=sinks is not None,
-        INDIRECT=table is not None,
         STAGES=stages,
-        **product_constants(q),
         num_warps=warps,
     )
     return out
 
 
-def scored_rows(
-    q: torch.Tensor, first: int, geometry: SegmentGeometry, rows: int, table: torch.Tensor | None
-) -> torch.Tensor:
+def scored_rows(logits: Logits, first: int, geometry: SegmentGeometry, rows: int) -> torch.Tensor:
     """The rows of each query block that are scored, in order: int32 [B, H, M, R]."""
     from routesparse.kernels.block_score.kernel import row_distances_kernel, scored_rows_kernel
 
-    batch, heads, _, head_size = q.shape
+    batch, heads, _, head_size = logits.q.shape
     blocks, picked = geometry.query_blocks, min(rows, geometry.block_q)
-    distance = torch.empty(batch, heads, blocks, geometry.block_q, dtype=torch.float32, device=q.device)
-    variant(row_distances_kernel, rows=geometry.rows, query_blocks=blocks)[(batch * heads, blocks)](
-        q,
-        distance if table is None else table,
-        distance,
-        *q.stride(),
-        heads,
-        first,
-        geometry.rows,
-        blocks,
-        BLOCK_Q=geometry.block_q,
-        HEAD=head_size,
+    shape, device = (batch, heads, blocks), logits.q.device
+    distance = torch.empty(*shape, geometry.block_q, dtype=torch.float32, device=device)
+    launch(
+        row_distances_kernel,
+        (batch * heads, blocks),
+        logits.arguments(),
+        geometry.arguments(),
+        out=distance,
+        first=first,
         PIECE=min(ROW_PIECE, power_of_two(head_size)),
-        INDIRECT=table is not None,
         num_warps=ROW_WARPS,
     )
-    out = torch.empty(batch, heads, blocks, picked, dtype=torch.int32, device=q.device)
-    variant(scored_rows_kernel, rows=geometry.rows, query_blocks=blocks)[(blocks, batch * heads)](
-        distance, out, geometry.rows, blocks, BLOCK_Q=geometry.block_q, PICKED=picked, num_warps=1
+    out = torch.empty(*shape, picked, dtype=torch.int32, device=device)
+    launch(
+        scored_rows_kernel,
+        (blocks, batch * heads),
+        geometry.arguments(),
+        distance=distance,
+        out=out,
+        PICKED=picked,
+        num_warps=1,
     )
     return out
 
 
 def descriptions(
-    k: torch.Tensor, geometry: SegmentGeometry, clusters: int, table: torch.Tensor | None
+    logits: Logits, geometry: SegmentGeometry, clusters: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Features [B, Hkv, descriptions, 2 D] in the type of k; log2(keys / block_k), float32 [B, Hkv, descriptions].
 
@@ -164,30 +133,26 @@ def descriptions(
     """
     from routesparse.kernels.block_score.kernel import block_features_kernel
 
+    k = logits.k
     batch, kv_heads, _, head_size = k.shape
     blocks = geometry.key_blocks
     count = blocks if clusters == 1 else -(-2 * blocks // PAIRED) * PAIRED
     out = torch.empty(batch, kv_heads, count, 2 * head_size, dtype=k.dtype, device=k.device)
     counts = torch.empty(batch, kv_heads, count, dtype=torch.float32, device=k.device)
-    variant(block_features_kernel, keys=geometry.keys, described=count)[
-        (count // clusters, batch * kv_heads)
-    ](
-        k,
-        out if table is None else table,
-        geometry.first_keys,
-        out,
-        counts,
-        *k.stride(),
-        kv_heads,
-        geometry.keys,
-        count,
+    launch(
+        block_features_kernel,
+        (count // clusters, batch * kv_heads),
+        logits.arguments(),
+        lengths=("described",),
+        first_key=geometry.first_keys,
+        out=out,
+        count=counts,
+        keys=geometry.keys,
+        described=count,
         WEIGHT=0.5 * VARIANCE_WEIGHT,
         MOST=torch.finfo(k.dtype).max,
         BLOCK=geometry.block_k,
-        HEAD=head_size,
-        HEAD_PADDED=power_of_two(head_size),
         CLUSTERS=clusters,
-        INDIRECT=table is not None,
         num_warps=SMALL_FEATURE_WARPS if clusters == 2 and head_size <= SMALL_HEAD else FEATURE_WARPS,
     )
     return out, counts

@@ -1,7 +1,5 @@
 """Block scores on Hopper: two consumer warpgroups of 64 scored rows each, fed by a producer warpgroup.
 
-Importing this module imports Gluon, Triton's lower-level language, so only ``hopper_launch`` does, inside a function.
-
 The same two passes as in ``kernel``, for 16 rows a query block and one description a KV block. Rows lie along the first
 axis of a product, so that a row's normaliser is one register, a warp holds the 16 rows of one query block, and a sum
 over them stays in the warp. Each consumer takes the whole tensor core for one product of 64 rows x 128 KV blocks and

@@ -1,6 +1,6 @@
 """The device code of block scores: KV blocks described, rows chosen, then both met in two passes.
 
-Importing this module imports Triton, so only the launcher does, inside functions. A program holds ROWS scored rows,
+A program holds ROWS scored rows,
 of whole query blocks, and their squares, and walks over the described KV blocks up to its diagonal twice: for the
 rows' normalisers, where it leaves out most tiles far from both ends, and for the shares, whose squares it adds up over
 each query block's rows. Logits lie with their rows along the second axis, so that sums over the rows of a query block
@@ -24,26 +24,11 @@ EIGHT = tl.constexpr(8)
 
 @triton.jit
 def block_features_kernel(
-    k_ptr,
-    table_ptr,
-    first_key_ptr,
-    out_ptr,
-    count_ptr,
-    stride_kb,
-    stride_kh,
-    stride_kn,
-    stride_kd,
-    kv_heads,
-    keys,
-    described,
-    WEIGHT: tl.constexpr,
-    MOST: tl.constexpr,
-    BLOCK: tl.constexpr,
-    HEAD: tl.constexpr,
-    HEAD_PADDED: tl.constexpr,
-    CLUSTERS: tl.constexpr,
-    INDIRECT: tl.constexpr,
-):
+    k_ptr, table_ptr, first_key_ptr, out_ptr, count_ptr, stride_kb, stride_kh, stride_kn, stride_kd,
+    kv_heads, keys, described,
+    WEIGHT: tl.constexpr, MOST: tl.constexpr, BLOCK: tl.constexpr, HEAD: tl.constexpr,
+    HEAD_PADDED: tl.constexpr, CLUSTERS: tl.constexpr, INDIRECT: tl.constexpr,
+):  # fmt: skip
     """Mean and WEIGHT times variance, at most MOST, of each cluster of one KV block's keys; log2(its keys / BLOCK)."""
     if INDIRECT:
         k_ptr = pointer_from(table_ptr, 1, k_ptr)
@@ -82,16 +67,9 @@ def block_features_kernel(
 
 @triton.jit
 def store_description(
-    k,
-    side,
-    out,
-    count_ptr,
-    d,
-    WEIGHT: tl.constexpr,
-    MOST: tl.constexpr,
-    BLOCK: tl.constexpr,
-    HEAD: tl.constexpr,
-):
+    k, side, out, count_ptr, d,
+    WEIGHT: tl.constexpr, MOST: tl.constexpr, BLOCK: tl.constexpr, HEAD: tl.constexpr,
+):  # fmt: skip
     """Of the keys of one side, k [BLOCK, D] and side bool [BLOCK]."""
     count = tl.sum(side.to(tl.float32), 0)
     mean = mean_of(k, side)
@@ -117,22 +95,9 @@ def distances(k, centre):
 
 @triton.jit
 def row_distances_kernel(
-    q_ptr,
-    table_ptr,
-    out_ptr,
-    stride_qb,
-    stride_qh,
-    stride_qn,
-    stride_qd,
-    heads,
-    first,
-    rows,
-    query_blocks,
-    BLOCK_Q: tl.constexpr,
-    HEAD: tl.constexpr,
-    PIECE: tl.constexpr,
-    INDIRECT: tl.constexpr,
-):
+    q_ptr, table_ptr, out_ptr, stride_qb, stride_qh, stride_qn, stride_qd, heads, first, rows, query_blocks,
+    BLOCK_Q: tl.constexpr, HEAD: tl.constexpr, PIECE: tl.constexpr, INDIRECT: tl.constexpr,
+):  # fmt: skip
     """Squared distances of one query block's rows from their mean, PIECE components at a time: registers are few."""
     if INDIRECT:
         q_ptr = pointer_from(table_ptr, 0, q_ptr)
@@ -185,50 +150,15 @@ def scored_rows_kernel(
 
 @triton.jit
 def block_score_kernel(
-    q_ptr,
-    table_ptr,
-    picked_ptr,
-    features_ptr,
-    count_ptr,
-    sinks_ptr,
-    first_key_ptr,
-    out_ptr,
-    stride_qb,
-    stride_qh,
-    stride_qn,
-    stride_qd,
-    heads,
-    group,
-    units,
-    tiles,
-    first,
-    rows,
-    query_blocks,
-    key_blocks,
-    described,
-    position,
-    segment_keys,
-    scale,
-    softcap,
-    LEAST: tl.constexpr,
-    BLOCK_Q: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    PICKED: tl.constexpr,
-    ROWS: tl.constexpr,
-    N: tl.constexpr,
-    TILE: tl.constexpr,
-    STEP: tl.constexpr,
-    ALIGNED: tl.constexpr,
-    CLUSTERS: tl.constexpr,
-    HEAD: tl.constexpr,
-    HEAD_PADDED: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    SINKS: tl.constexpr,
-    UPCAST: tl.constexpr,
-    PRECISION: tl.constexpr,
-    INDIRECT: tl.constexpr,
+    q_ptr, table_ptr, picked_ptr, features_ptr, count_ptr, sinks_ptr, first_key_ptr, out_ptr,
+    stride_qb, stride_qh, stride_qn, stride_qd,
+    heads, group, units, tiles, first, rows, query_blocks, key_blocks, described, position, segment_keys,
+    scale, softcap, LEAST: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PICKED: tl.constexpr,
+    ROWS: tl.constexpr, N: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr, ALIGNED: tl.constexpr,
+    CLUSTERS: tl.constexpr, HEAD: tl.constexpr, HEAD_PADDED: tl.constexpr, SOFTCAP: tl.constexpr,
+    SINKS: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr, INDIRECT: tl.constexpr,
     STAGES: tl.constexpr,
-):
+):  # fmt: skip
     """PICKED rows of each of ROWS / PICKED query blocks: the KV blocks' scores, at least LEAST. scale > 0.
 
     The last query blocks, which see most, come first. N divides TILE: descriptions of a product, and of a tile that is
@@ -343,15 +273,10 @@ def block_score_kernel(
 
 @triton.jit
 def descriptions(
-    features,
-    start,
-    described,
-    EDGE: tl.constexpr,
-    N: tl.constexpr,
-    HEAD: tl.constexpr,
-    HEAD_PADDED: tl.constexpr,
+    features, start, described,
+    EDGE: tl.constexpr, N: tl.constexpr, HEAD: tl.constexpr, HEAD_PADDED: tl.constexpr,
     UPCAST: tl.constexpr,
-):
+):  # fmt: skip
     """Means beside weighted variances [N, 2 D] from a description on; EDGE: some may not be there."""
     n = start + tl.arange(0, N)
     column = tl.arange(0, 2 * HEAD_PADDED)
@@ -395,14 +320,9 @@ def visible(logits, counts, at, own, described, CLUSTERS: tl.constexpr, N: tl.co
 
 @triton.jit
 def scores(
-    logits,
-    whole,
-    LEAST: tl.constexpr,
-    N: tl.constexpr,
-    CLUSTERS: tl.constexpr,
-    GROUP: tl.constexpr,
-    PICKED: tl.constexpr,
-):
+    logits, whole,
+    LEAST: tl.constexpr, N: tl.constexpr, CLUSTERS: tl.constexpr, GROUP: tl.constexpr, PICKED: tl.constexpr,
+):  # fmt: skip
     """Scores [N / CLUSTERS, GROUP] of logits [N, GROUP PICKED] and their normalisers [GROUP PICKED]."""
     ROWS: tl.constexpr = GROUP * PICKED
     share = tl.exp2(tl.minimum(logits - whole[None, :], 0.0))
@@ -415,15 +335,8 @@ def scores(
 
 @triton.jit
 def store_scores(
-    score,
-    out,
-    query_block,
-    key_block,
-    query_blocks,
-    key_blocks,
-    BLOCKS: tl.constexpr,
-    GROUP: tl.constexpr,
-):
+    score, out, query_block, key_block, query_blocks, key_blocks, BLOCKS: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
     """Scores [BLOCKS, GROUP] from a KV block and a query block on."""
     m = query_block + tl.arange(0, GROUP)
     n = key_block + tl.arange(0, BLOCKS)

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from routesparse.kernels.geometry import SegmentGeometry
+from routesparse.kernels.logits import Logits
 from routesparse.kernels.rules import NORMALISER_STEP, VARIANCE_WEIGHT
 
 LEAST_SCORE = -20.0  # of logarithms; a block without a share has it, too
@@ -31,31 +32,20 @@ class Descriptions(NamedTuple):
 
 
 def block_score(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    first: int,
-    geometry: SegmentGeometry,
-    *,
-    rows: int,
-    clusters: int,
-    scale: float,
-    softcap: float | None,
-    sinks: torch.Tensor | None = None,
-    table: torch.Tensor | None = None,
+    logits: Logits, first: int, geometry: SegmentGeometry, *, rows: int, clusters: int
 ) -> torch.Tensor:
     """Natural logarithm of each KV block's share of a query block's rows: float16 [B, H, M, N], at least LEAST_SCORE.
 
-    q [B, H, n, D], k [B, Hkv, >= keys, D]; first: the segment's first row in q. rows: rows of each query block that are
-    scored (``scored_rows``); clusters: 1 or 2 descriptions of a KV block (``descriptions``). Keys before
-    ``geometry.first_keys`` count nowhere; blocks after the diagonal and those without a real key have LEAST_SCORE. The
-    soft cap holds for the logit of one key, before ln(keys). sinks [H]: logits that join every row's normaliser. table:
-    as in ``block_lse``.
+    first: the segment's first row in q. rows: rows of each query block that are scored (``scored_rows``); clusters: 1
+    or 2 descriptions of a KV block (``descriptions``). Keys before ``geometry.first_keys`` count nowhere; blocks after
+    the diagonal and those without a real key have LEAST_SCORE. The soft cap holds for the logit of one key, before
+    ln(keys).
 
     Descriptions and the squares of queries, scale q_d^2, are rounded to the model's own type, as the tensor cores take
     them; all else is float32.
     """
+    q, k, sinks, group = logits.q, logits.k, logits.sinks, logits.group
     (batch, heads), kv_heads = q.shape[:2], k.shape[1]
-    group = heads // kv_heads
     query_blocks, key_blocks = geometry.query_blocks, geometry.key_blocks
     described = descriptions(k, geometry, clusters)
     chosen = scored_rows(q, first, geometry, rows)
@@ -73,16 +63,16 @@ def block_score(
             counts = described.counts[b, kv_head, :, :blocks]
             features = described.features[b, kv_head, :, :blocks].float().flatten(0, 1)
             row = chosen[b, own, part]
-            logits = _queries(q[b, own], row + first, scale) @ features.mT
-            if softcap:
-                logits = logits.div_(softcap).tanh_().mul_(softcap)
-            logits = logits.unflatten(-1, (clusters, blocks))  # [group, M of the part, R, C, N]
+            scored = _queries(q[b, own], row + first, logits.scale) @ features.mT
+            if logits.softcap:
+                scored = scored.div_(logits.softcap).tanh_().mul_(logits.softcap)
+            scored = scored.unflatten(-1, (clusters, blocks))  # [group, M of the part, R, C, N]
             # Blocks after the diagonal: a row that comes first sees all that start before it.
             seen = (start * geometry.block_q + geometry.position) // geometry.block_k + 1
             hidden = starts[seen:blocks] > (row + geometry.position).unsqueeze(-1)
-            logits[..., seen:].masked_fill_(hidden.unsqueeze(3), -torch.inf)
+            scored[..., seen:].masked_fill_(hidden.unsqueeze(3), -torch.inf)
             joined = None if sinks is None else sinks[own].float().view(-1, 1, 1, 1)
-            share = _shares(logits, counts, weights[part, None, :blocks], joined)
+            share = _shares(scored, counts, weights[part, None, :blocks], joined)
             score = share.square_().mean(2).log_().mul_(0.5).clamp_min_(LEAST_SCORE)
             out[b, own, part, :blocks] = score.half()
     return out

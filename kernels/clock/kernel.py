@@ -1,7 +1,4 @@
-"""The device code of lap times: the GPU's own clock.
-
-Importing this module imports Triton, so only the launcher does, inside functions.
-"""
+"""The device code of lap times: the GPU's own clock."""
 
 from __future__ import annotations
 

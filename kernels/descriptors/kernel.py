@@ -1,7 +1,4 @@
-"""The device code of a head's descriptors.
-
-Importing this module imports Triton, so only the launcher does, inside functions.
-"""
+"""The device code of a head's descriptors."""
 
 from __future__ import annotations
 
@@ -13,19 +10,9 @@ from routesparse.kernels.device_functions import row_mean, row_sum
 
 @triton.jit
 def describe_units_kernel(
-    entropy_ptr,
-    local_ptr,
-    spread_ptr,
-    out_ptr,
-    units,
-    count,
-    octaves,
-    recent,
-    routing,
-    certificate,
-    ROWS: tl.constexpr,
-    OCTAVES: tl.constexpr,
-):
+    entropy_ptr, local_ptr, spread_ptr, out_ptr, units, count, octaves, recent, routing, certificate,
+    ROWS: tl.constexpr, OCTAVES: tl.constexpr,
+):  # fmt: skip
     """One unit: mean entropy, mean local mass (certificate rows aside), agreement; out float32 [3, units]."""
     unit = tl.program_id(0).to(tl.int64)
     seen = recent + routing

@@ -10,6 +10,7 @@ import torch
 from routesparse.kernels.common import runs_triton
 from routesparse.kernels.exact_rows import launch, naive
 from routesparse.kernels.exact_rows.naive import ExactRows, Kept
+from routesparse.kernels.logits import Logits
 
 __all__ = ["ExactRows", "Kept", "exact_rows", "joined_rows", "kernel_runs"]
 
@@ -19,9 +20,9 @@ def kernel_runs(q: torch.Tensor, v: torch.Tensor) -> bool:
     return runs_triton(q) and launch.can_run(q, v)
 
 
-def exact_rows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any, **named: Any) -> ExactRows:
+def exact_rows(logits: Logits, v: torch.Tensor, *rest: Any, **named: Any) -> ExactRows:
     """See the naive twin; rows on the host."""
-    return (launch if kernel_runs(q, v) else naive).exact_rows(q, k, v, *rest, **named)
+    return (launch if kernel_runs(logits.q, v) else naive).exact_rows(logits, v, *rest, **named)
 
 
 def joined_rows(parts: Sequence[ExactRows]) -> ExactRows:

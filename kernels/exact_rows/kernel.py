@@ -1,6 +1,6 @@
 """The device code of exact rows: a few rows of every query head against all keys, which are read once.
 
-Importing this module imports Triton, so only the launcher does, inside a function. The rows of a KV head's query
+The rows of a KV head's query
 heads, in order of position, form tiles; a program takes a tile past ``span`` keys and leaves a softmax of its own
 behind, which the second kernel adds up and compares with what the attention function wrote.
 
@@ -37,64 +37,22 @@ def weighted_sum(total, weights, values, RANGE: tl.constexpr, UPCAST: tl.constex
 
 @triton.jit
 def attend_rows_kernel(
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    place_ptr,
-    first_key_ptr,
-    blocks_ptr,
-    single_ptr,
-    top_ptr,
-    sum_ptr,
-    reach_ptr,
-    largest_ptr,
-    out_ptr,
-    stride_qb,
-    stride_qh,
-    stride_qn,
-    stride_qd,
-    stride_kb,
-    stride_kh,
-    stride_kn,
-    stride_kd,
-    stride_vb,
-    stride_vh,
-    stride_vn,
-    stride_vd,
-    units,
-    kv_heads,
-    group,
-    count,
-    row_tiles,
-    keys,
-    key_blocks,
-    span,
-    shift,
-    window,
-    scale,
-    softcap,
-    ROWS: tl.constexpr,
-    KEYS: tl.constexpr,
-    HEAD: tl.constexpr,
-    HEAD_PADDED: tl.constexpr,
-    VALUE: tl.constexpr,
-    VALUE_PADDED: tl.constexpr,
-    BLOCK: tl.constexpr,
-    SINGLE: tl.constexpr,
-    PLANNED: tl.constexpr,
-    KEY_START: tl.constexpr,
-    WINDOW: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    RANGE: tl.constexpr,
-    UPCAST: tl.constexpr,
-    PRECISION: tl.constexpr,
-    STAGES: tl.constexpr,
-):
+    q_ptr, k_ptr, v_ptr, place_ptr, first_key_ptr, blocks_ptr, single_ptr, top_ptr, sum_ptr, reach_ptr,
+    largest_ptr, out_ptr,
+    stride_qb, stride_qh, stride_qn, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd, stride_vb,
+    stride_vh, stride_vn, stride_vd,
+    units, kv_heads, group, count, row_tiles, keys, key_blocks, span, shift, window, scale, softcap,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, HEAD: tl.constexpr, HEAD_PADDED: tl.constexpr,
+    VALUE: tl.constexpr, VALUE_PADDED: tl.constexpr, BLOCK: tl.constexpr, SINGLE: tl.constexpr,
+    PLANNED: tl.constexpr, KEY_START: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
+    RANGE: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     """ROWS rows of one KV head past ``span`` keys: their largest logit, sum of weights, sum of weights ||v||, outputs.
 
-    The last three a second time over what a plan keeps. place int32 [2, units, group * count]: each row's query, in
-    order, and its number among the rows of its KV head. BLOCK: keys of a kept block, 0 without any; SINGLE: whether
-    keys are kept one by one. PLANNED: the key of the largest logit, too, k as -1 - k where the plan does not keep it.
+    With a plan, also the last three over the keys that it keeps. place int32 [2, units, group * count]: each row's
+    query, in order, and its number among the rows of its KV head. BLOCK: keys of a kept block, 0 without any; SINGLE:
+    whether keys are kept one by one. PLANNED: the key of the largest logit, too, k as -1 - k where the plan does not
+    keep it.
     """
     # Tiles of rows that meet the same keys lie beside each other.
     tile = tl.program_id(0) % row_tiles
@@ -243,38 +201,12 @@ def or_infinite(x, real):
 
 @triton.jit
 def compare_rows_kernel(
-    place_ptr,
-    ran_ptr,
-    sinks_ptr,
-    top_ptr,
-    sum_ptr,
-    reach_ptr,
-    largest_ptr,
-    out_ptr,
-    value_ptr,
-    flag_ptr,
-    key_ptr,
-    stride_ob,
-    stride_oh,
-    stride_on,
-    stride_od,
-    units,
-    kv_heads,
-    group,
-    count,
-    padded,
-    parts,
-    span,
-    shift,
-    VALUE: tl.constexpr,
-    VALUE_PADDED: tl.constexpr,
-    PARTS: tl.constexpr,
-    SOME: tl.constexpr,
-    SINKS: tl.constexpr,
-    PLANNED: tl.constexpr,
-    KEPT: tl.constexpr,
-    RANGE: tl.constexpr,
-):
+    place_ptr, ran_ptr, sinks_ptr, top_ptr, sum_ptr, reach_ptr, largest_ptr, out_ptr, value_ptr, flag_ptr,
+    key_ptr, stride_ob, stride_oh, stride_on, stride_od,
+    units, kv_heads, group, count, padded, parts, span, shift,
+    VALUE: tl.constexpr, VALUE_PADDED: tl.constexpr, PARTS: tl.constexpr, SOME: tl.constexpr,
+    SINKS: tl.constexpr, PLANNED: tl.constexpr, KEPT: tl.constexpr, RANGE: tl.constexpr,
+):  # fmt: skip
     """One row: its parts added up, and the function's output held against them.
 
     value float32 [2 or 5, rows of all], flag uint8 [1 or 2, rows of all], key int64: see ``contract.ExactRows``.

@@ -1,11 +1,12 @@
-"""Exact rows by two kernels, and one small copy to the device: nothing waits for it."""
+"""Exact rows by two kernels and one small copy to the device, which the host does not wait for."""
 
 from __future__ import annotations
 
 import torch
 
-from routesparse.kernels.common import power_of_two, product_constants, variant
+from routesparse.kernels.common import launch, power_of_two, strides
 from routesparse.kernels.exact_rows.naive import ExactRows, Kept
+from routesparse.kernels.logits import Logits
 
 # Rows and keys of a tile, warps and stages, where a tile holds all rows of a KV head and where it does not. Measured
 # on an H200 at 131,072 tokens, 32 heads on 8 KV heads of 128, microseconds: 8 rows a head 285 (keys of 32: 345, 8
@@ -24,114 +25,96 @@ def can_run(q: torch.Tensor, v: torch.Tensor) -> bool:
 
 
 def exact_rows(
-    q: torch.Tensor,
-    k: torch.Tensor,
+    logits: Logits,
     v: torch.Tensor,
     out: torch.Tensor,
     rows: torch.Tensor,
     *,
     first_keys: torch.Tensor | None,
     window: int | None,
-    scale: float,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
     planned: bool = False,
     kept: Kept | None = None,
 ) -> ExactRows:
     """See the naive twin; rows on the host."""
     from routesparse.kernels.exact_rows.kernel import attend_rows_kernel, compare_rows_kernel
 
+    q = logits.q
     batch, heads, count = rows.shape
-    kv_heads, keys = k.shape[1:3]
-    group, size = heads // kv_heads, v.shape[-1]
-    units, total = batch * kv_heads, heads // kv_heads * count
+    kv_heads, keys = logits.k.shape[1:3]
+    size = v.shape[-1]
+    units, total = batch * kv_heads, logits.group * count
     tile, width, warps, stages = shape_of(total, q.element_size())
     tiles, key_tiles = -(-total // tile), -(-keys // width)
     span = width * -(-key_tiles // max(1, PROGRAMS // (units * tiles)))
     parts, padded = -(-keys // span), tiles * tile
     kinds = 1 if kept is None else 2
-    numbers = product_constants(q)
-    wide = power_of_two(size)
+    place, wide = _placed(rows.reshape(units, total), q.device), power_of_two(size)
+    common = {
+        "place_ptr": place,
+        "units": units,
+        "count": count,
+        "span": span,
+        "shift": keys - q.shape[2],
+        "VALUE": size,
+        "VALUE_PADDED": wide,
+        "PLANNED": planned,
+        "RANGE": RANGE.get(q.dtype, 1.0),
+    }
 
     def empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         return torch.empty(*shape, dtype=dtype, device=q.device)
 
-    place = _placed(rows.reshape(units, total), q.device)
-    top, largest = empty(parts, units, padded), empty(parts, units, padded, dtype=torch.int32)
-    sums, reach = empty(kinds, parts, units, padded), empty(kinds, parts, units, padded)
-    outputs = empty(kinds, parts, units, padded, wide)
-    left = top, sums, reach, largest, outputs
+    common |= {
+        "top_ptr": empty(parts, units, padded),
+        "largest_ptr": empty(parts, units, padded, dtype=torch.int32),
+        "sum_ptr": empty(kinds, parts, units, padded),
+        "reach_ptr": empty(kinds, parts, units, padded),
+        "out_ptr": empty(kinds, parts, units, padded, wide),
+    }
     blocks, single = (None, None) if kept is None else (kept.blocks, kept.keys)
-    variant(attend_rows_kernel, keys=keys, key_blocks=0 if blocks is None else blocks.shape[-1])[
-        (tiles * units * parts,)
-    ](
-        q,
-        k,
-        v,
-        place,
-        place if first_keys is None else first_keys,
-        place if blocks is None else blocks.contiguous().view(torch.uint8),
-        place if single is None else single.contiguous().view(torch.uint8),
-        *left[:4],
-        outputs,
-        *q.stride(),
-        *k.stride(),
-        *v.stride(),
-        units,
-        kv_heads,
-        group,
-        count,
-        tiles,
-        keys,
-        0 if blocks is None else blocks.shape[-1],
-        span,
-        keys - q.shape[2],
-        window or 0,
-        scale,
-        softcap or 0.0,
+    launch(
+        attend_rows_kernel,
+        (tiles * units * parts,),
+        logits.arguments(),
+        strides("v", v),
+        common,
+        v=v,
+        first_key=place if first_keys is None else first_keys,
+        blocks=place if blocks is None else blocks.contiguous().view(torch.uint8),
+        single=place if single is None else single.contiguous().view(torch.uint8),
+        row_tiles=tiles,
+        keys=keys,
+        key_blocks=0 if blocks is None else blocks.shape[-1],
+        window=window or 0,
         ROWS=tile,
         KEYS=width,
-        VALUE=size,
-        VALUE_PADDED=wide,
         BLOCK=0 if blocks is None or kept is None else kept.block,
         SINGLE=single is not None,
-        PLANNED=planned,
         KEY_START=first_keys is not None,
         WINDOW=window is not None,
-        SOFTCAP=bool(softcap),
-        RANGE=RANGE.get(q.dtype, 1.0),
         STAGES=stages,
-        **numbers,
         num_warps=warps,
     )
     values = empty(5 if planned else 2, batch, heads, count)
     flags = empty(2 if planned else 1, batch, heads, count, dtype=torch.bool)
     key = empty(batch, heads, count, dtype=torch.int64) if planned else place
-    compare_rows_kernel[(units * total,)](
-        place,
-        out,
-        place if sinks is None else sinks.detach().float().contiguous(),
-        *left,
-        values,
-        flags.view(torch.uint8),
-        key,
-        *out.stride(),
-        units,
-        kv_heads,
-        group,
-        count,
-        padded,
-        parts,
-        span,
-        keys - q.shape[2],
-        VALUE=size,
-        VALUE_PADDED=wide,
+    sinks = logits.sinks
+    launch(
+        compare_rows_kernel,
+        (units * total,),
+        logits.arguments(),
+        strides("o", out),
+        common,
+        ran=out,
+        sinks=place if sinks is None else sinks.detach().float().contiguous(),
+        value=values,
+        flag=flags.view(torch.uint8),
+        key=key,
+        padded=padded,
+        parts=parts,
         PARTS=power_of_two(parts),
         SOME=SOME,
-        SINKS=sinks is not None,
-        PLANNED=planned,
         KEPT=kept is not None,
-        RANGE=RANGE.get(q.dtype, 1.0),
         num_warps=4,
     )
     if not planned:

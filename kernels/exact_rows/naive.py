@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from routesparse.kernels.logits import capped_logits
+from routesparse.kernels.logits import Logits, capped_logits
 
 TINY = 1e-30  # below every norm that a division may meet
 
@@ -54,29 +54,25 @@ CHUNK_SCORES = 1 << 22  # rows x keys scored at once
 
 
 def exact_rows(
-    q: torch.Tensor,
-    k: torch.Tensor,
+    logits: Logits,
     v: torch.Tensor,
     out: torch.Tensor,
     rows: torch.Tensor,
     *,
     first_keys: torch.Tensor | None,
     window: int | None,
-    scale: float,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
     planned: bool = False,
     kept: Kept | None = None,
 ) -> ExactRows:
     """What an attention function's output [B, H, n_q, Dv] is in some rows, held against exact attention.
 
-    q [B, H, n_q, D], k [B, Hkv, n_k, D], v [B, Hkv, n_k, Dv], bottom-right aligned; rows int64 [B, H, C], numbered
-    from the first query. first_keys int64 [B]: keys before it are hidden; window: each row reads its last so many keys;
-    scale > 0; sinks [H]. planned: what a plan keeps is measured too; kept [B, H, C, ...], None: it keeps all.
+    v [B, Hkv, n_k, Dv]; queries and keys are bottom-right aligned; rows int64 [B, H, C], numbered from the first query.
+    first_keys int64 [B]: keys before it are hidden; window: each row reads its last so many keys; the scale is
+    positive. planned: what a plan keeps is measured too; kept [B, H, C, ...], None: it keeps all.
     """
-    heads, count = rows.shape[1:]
+    q, k, sinks, group = logits.q, logits.k, logits.sinks, logits.group
+    count = rows.shape[2]
     kv_heads, keys = k.shape[1:3]
-    group = heads // kv_heads
     shift = keys - q.shape[2]
     found: dict[str, torch.Tensor] = {}
     for b in range(len(rows)):
@@ -90,16 +86,16 @@ def exact_rows(
                 head, c = mine.start + place // count, place % count
                 end = int(flat[place].max()) + shift + 1
                 at = b, head, flat[place]
-                logits = capped_logits(q[at].float(), near[:end], scale, softcap)
+                scores = capped_logits(q[at].float(), near[:end], logits.scale, logits.softcap)
                 key = torch.arange(end, device=q.device)
                 position = (flat[place] + shift).unsqueeze(-1).to(q.device)
                 hidden = (key > position) | (key < first_key)
                 if window is not None:
                     hidden |= key <= position - window
-                logits.masked_fill_(hidden, -torch.inf)
+                scores.masked_fill_(hidden, -torch.inf)
                 sink = None if sinks is None else sinks[head].float().unsqueeze(-1)
                 mask = None if kept is None else _mask(kept, b, head, c, end)
-                scored = _row(logits, sink, values[:end], reach[:end], out[at].float(), planned, mask)
+                scored = _row(scores, sink, values[:end], reach[:end], out[at].float(), planned, mask)
                 for name, value in scored.items():
                     empty = torch.zeros(rows.shape, dtype=value.dtype, device=q.device)
                     found.setdefault(name, empty)[b, head, c] = value

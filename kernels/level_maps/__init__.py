@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from routesparse.kernels.common import dispatched, knows_ptx, power_of_two, variant
+from routesparse.kernels.common import dispatched, knows_ptx, launch, power_of_two, variant
 from routesparse.kernels.geometry import SegmentGeometry
 from routesparse.kernels.level_maps import naive
 from routesparse.kernels.level_maps.naive import MAX_LEVELS
@@ -43,27 +43,20 @@ def score_levels(
     top_k_count = torch.empty(*rows, len(budgets), dtype=torch.int32, device=scores.device)
     floor_count = torch.empty(*rows, len(floors), dtype=torch.int32, device=scores.device)
     ptx = knows_ptx()
-    variant(
-        score_levels_kernel, query_blocks=query_blocks, key_blocks=key_blocks, segment_keys=geometry.keys
-    )[(batch * heads * query_blocks,)](
-        scores,
-        question.contiguous(),
-        top_k,
-        floor,
-        top_k_count,
-        floor_count,
-        budgets,
-        floors,
-        geometry.first_keys,
-        heads,
-        query_blocks,
-        key_blocks,
-        geometry.position,
-        geometry.keys,
-        len(budgets),
-        BLOCK_Q=geometry.block_q,
-        BLOCK_K=geometry.block_k,
-        LOCAL_BLOCKS=geometry.local_blocks,
+    launch(
+        score_levels_kernel,
+        (batch * heads * query_blocks,),
+        geometry.arguments(),
+        {"budgets": len(budgets)},
+        scores=scores,
+        question=question.contiguous(),
+        top_k=top_k,
+        floor=floor,
+        top_k_count=top_k_count,
+        floor_count=floor_count,
+        budgets=budgets,
+        floors=floors,
+        heads=heads,
         CHUNK=max(32 if ptx else 1, min(SCORE_CHUNK, power_of_two(key_blocks))),
         BITS=SCORE_BINS.bit_length() - 1,
         FLOORS=len(floors),
@@ -104,23 +97,13 @@ def slash_levels(
     out = torch.empty(
         batch, heads, geometry.query_blocks, key_blocks, dtype=torch.uint8, device=band_levels.device
     )
-    variant(
+    launch(
         slash_levels_kernel,
-        query_blocks=geometry.query_blocks,
-        key_blocks=key_blocks,
-        segment_keys=geometry.keys,
-    )[(batch * heads * geometry.query_blocks,)](
-        band_levels.contiguous(),
-        out,
-        geometry.first_keys,
-        heads,
-        geometry.query_blocks,
-        key_blocks,
-        geometry.position,
-        geometry.keys,
-        BLOCK_Q=geometry.block_q,
-        BLOCK_K=geometry.block_k,
-        LOCAL_BLOCKS=geometry.local_blocks,
+        (batch * heads * geometry.query_blocks,),
+        geometry.arguments(),
+        band_levels=band_levels.contiguous(),
+        levels=out,
+        heads=heads,
         FROM_LAST=from_last,
         N=min(SLASH_CHUNK, power_of_two(key_blocks)),
         num_warps=1,
@@ -134,19 +117,16 @@ def readers(levels: torch.Tensor, depth: int, geometry: SegmentGeometry) -> torc
     from routesparse.kernels.level_maps.kernel import readers_kernel
 
     levels = levels.contiguous()
-    batch, heads, query_blocks, key_blocks = levels.shape
+    batch, heads, _, key_blocks = levels.shape
     out = torch.zeros(batch, heads, depth, key_blocks, dtype=torch.int32, device=levels.device)
     chunk, rows, blocks = READERS_LAUNCH
     grid = (-(-key_blocks // blocks), -(-geometry.body_blocks // chunk), batch * heads)
-    variant(readers_kernel, query_blocks=query_blocks, key_blocks=key_blocks)[grid](
-        levels,
-        out,
-        query_blocks,
-        geometry.body_blocks,
-        key_blocks,
-        geometry.position,
-        BLOCK_Q=geometry.block_q,
-        BLOCK_K=geometry.block_k,
+    launch(
+        readers_kernel,
+        grid,
+        geometry.arguments(),
+        levels=levels,
+        readers=out,
         DEPTH=depth,
         CHUNK=chunk,
         ROWS=rows,

@@ -1,7 +1,4 @@
-"""The device code of level maps: bands by block distance and their ranks, and what is read of any map.
-
-Importing this module imports Triton, so only the launcher does, inside functions.
-"""
+"""The device code of level maps: bands by block distance and their ranks, and what is read of any map."""
 
 from __future__ import annotations
 
@@ -34,20 +31,10 @@ def band_levels_kernel(
 
 @triton.jit
 def slash_levels_kernel(
-    band_levels_ptr,
-    levels_ptr,
-    first_key_ptr,
-    heads,
-    query_blocks,
-    key_blocks,
-    position,
-    segment_keys,
-    BLOCK_Q: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    LOCAL_BLOCKS: tl.constexpr,
-    FROM_LAST: tl.constexpr,
+    band_levels_ptr, levels_ptr, first_key_ptr, heads, query_blocks, key_blocks, position, segment_keys,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, LOCAL_BLOCKS: tl.constexpr, FROM_LAST: tl.constexpr,
     N: tl.constexpr,
-):
+):  # fmt: skip
     """One query block: the level of the band that each KV block lies in, N blocks at a time up to the diagonal."""
     row = tl.program_id(0).to(tl.int64)
     unit = row // query_blocks
@@ -74,19 +61,10 @@ def slash_levels_kernel(
 
 @triton.jit(do_not_specialize=["body_blocks"])
 def readers_kernel(
-    levels_ptr,
-    readers_ptr,
-    query_blocks,
-    body_blocks,
-    key_blocks,
-    position,
-    BLOCK_Q: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    DEPTH: tl.constexpr,
-    CHUNK: tl.constexpr,
-    ROWS: tl.constexpr,
-    N: tl.constexpr,
-):
+    levels_ptr, readers_ptr, query_blocks, body_blocks, key_blocks, position,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, DEPTH: tl.constexpr, CHUNK: tl.constexpr,
+    ROWS: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
     """N KV blocks and CHUNK query blocks of one map: add how many of these read each block, level by level."""
     unit = tl.program_id(2).to(tl.int64)
     n = tl.program_id(0) * N + tl.arange(0, N)

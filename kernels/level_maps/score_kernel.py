@@ -1,6 +1,6 @@
 """The device code of the ranked families: one query block's scores, binned for top-k and compared with floors.
 
-Importing this module imports Triton, so only the launcher does, inside functions. One warp works on a query
+One warp works on a query
 block and walks over its row up to the diagonal. Bins are counted, and levels looked up, in shared memory by a few
 lines of PTX: Triton's own histogram spends some 60 instructions on each element, its gather some 20. The interpreter
 knows no PTX and takes Triton's.
@@ -26,29 +26,11 @@ ADD = tl.constexpr("red.shared.add.u32 [$1], $2; mov.b32 $0, 0;")
 
 @triton.jit
 def score_levels_kernel(
-    scores_ptr,
-    question_ptr,
-    top_k_ptr,
-    floor_ptr,
-    top_k_count_ptr,
-    floor_count_ptr,
-    budgets_ptr,
-    floors_ptr,
-    first_key_ptr,
-    heads,
-    query_blocks,
-    key_blocks,
-    position,
-    segment_keys,
-    budgets,
-    BLOCK_Q: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    LOCAL_BLOCKS: tl.constexpr,
-    CHUNK: tl.constexpr,
-    BITS: tl.constexpr,
-    FLOORS: tl.constexpr,
-    PTX: tl.constexpr,
-):
+    scores_ptr, question_ptr, top_k_ptr, floor_ptr, top_k_count_ptr, floor_count_ptr, budgets_ptr,
+    floors_ptr, first_key_ptr, heads, query_blocks, key_blocks, position, segment_keys, budgets,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, LOCAL_BLOCKS: tl.constexpr, CHUNK: tl.constexpr,
+    BITS: tl.constexpr, FLOORS: tl.constexpr, PTX: tl.constexpr,
+):  # fmt: skip
     """One query block: bin its scores, best first, place each budget at a bin's edge, give each block its levels."""
     BINS: tl.constexpr = 1 << BITS
     row = tl.program_id(0).to(tl.int64)

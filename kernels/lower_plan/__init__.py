@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from routesparse.kernels.common import dispatched, head_strides, variant
+from routesparse.kernels.common import dispatched, launch
 from routesparse.kernels.geometry import FamilyMaps, SegmentGeometry
 from routesparse.kernels.lower_plan import naive
 from routesparse.kernels.plan import RowPlan
@@ -43,54 +43,29 @@ def lower_levels(
     block_count = torch.empty(rows, dtype=torch.int32, device=device)
     single_count = torch.empty_like(block_count)
     dense = torch.empty(rows, dtype=torch.uint8, device=device)
-    variant(
+    launch(
         lower_kernel,
-        query_blocks=geometry.query_blocks,
-        key_blocks=geometry.key_blocks,
+        (dense.numel(),),
+        geometry.arguments(),
+        families.arguments(batch, heads),
+        lengths=("capacity", "width"),
+        choice=choice.contiguous(),
+        table=table,
+        columns=by_key,
+        blocks=blocks,
+        block_count=block_count,
+        singles=singles,
+        single_count=single_count,
+        dense=dense,
+        heads=heads,
         capacity=capacity,
         width=width,
-        segment_keys=geometry.keys,
-    )[(dense.numel(),)](
-        choice.contiguous(),
-        table,
-        tuple(levels.contiguous() for levels in families.maps),
-        by_key,
-        geometry.first_keys,
-        blocks,
-        block_count,
-        singles,
-        single_count,
-        dense,
-        heads,
-        geometry.query_blocks,
-        geometry.body_blocks,
-        geometry.key_blocks,
-        capacity,
-        width,
-        geometry.position,
-        geometry.keys,
-        BLOCK_Q=geometry.block_q,
-        BLOCK_K=geometry.block_k,
-        STRIDES=head_strides(families.maps, batch, heads),
-        COLUMNS_OF=families.columns_of,
         OF_LANE=BLOCKS_OF_LANE,
         num_warps=1,
     )
-    return RowPlan(
-        geometry.rows,
-        geometry.keys,
-        geometry.block_q,
-        geometry.block_k,
-        blocks,
-        block_count,
-        singles,
-        single_count,
-        dense.view(torch.bool),
-        key_start,
-        None,
-        softcap,
-        sinks,
-    )
+    place = geometry.rows, geometry.keys, geometry.block_q, geometry.block_k
+    lists = blocks, block_count, singles, single_count, dense.view(torch.bool)
+    return RowPlan(*place, *lists, key_start, None, softcap, sinks)
 
 
 @dispatched(naive.head_density)
@@ -100,16 +75,18 @@ def head_density(first_keys: torch.Tensor, plan: RowPlan) -> torch.Tensor:
 
     batch, heads, query_blocks = plan.block_count.shape
     out = torch.empty(batch, heads, dtype=torch.float64, device=plan.device)
-    variant(density_kernel, query_blocks=query_blocks, segment_keys=plan.n_k)[(out.numel(),)](
-        plan.block_count,
-        plan.column_count,
-        plan.dense_rows.view(torch.uint8),
-        first_keys,
-        out,
-        heads,
-        query_blocks,
-        plan.n_k - plan.n_q,
-        plan.n_k,
+    launch(
+        density_kernel,
+        (out.numel(),),
+        block_count=plan.block_count,
+        single_count=plan.column_count,
+        dense=plan.dense_rows.view(torch.uint8),
+        first_key=first_keys,
+        out=out,
+        heads=heads,
+        query_blocks=query_blocks,
+        position=plan.key_offset,
+        segment_keys=plan.n_k,
         BLOCK_Q=plan.block_q,
         BLOCK_K=plan.block_k,
         N=1_024,

@@ -1,6 +1,6 @@
 """The device code of step 6: rows of the plan from level maps, and the share of the causal area that they keep.
 
-Importing this module imports Triton, so only the launcher does, inside functions. Level maps as in ``level_maps``.
+Level maps as in ``level_maps``.
 """
 
 from __future__ import annotations
@@ -24,30 +24,12 @@ def ranks(kept):
 
 @triton.jit(do_not_specialize=["body_blocks"])
 def lower_kernel(
-    choice_ptr,
-    table_ptr,
-    maps,
-    columns_ptr,
-    first_key_ptr,
-    blocks_ptr,
-    block_count_ptr,
-    singles_ptr,
-    single_count_ptr,
-    dense_ptr,
-    heads,
-    query_blocks,
-    body_blocks,
-    key_blocks,
-    capacity,
-    width,
-    position,
-    segment_keys,
-    BLOCK_Q: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    STRIDES: tl.constexpr,
-    COLUMNS_OF: tl.constexpr,
+    choice_ptr, table_ptr, maps, columns_ptr, first_key_ptr, blocks_ptr, block_count_ptr, singles_ptr,
+    single_count_ptr, dense_ptr,
+    heads, query_blocks, body_blocks, key_blocks, capacity, width, position, segment_keys,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, STRIDES: tl.constexpr, COLUMNS_OF: tl.constexpr,
     OF_LANE: tl.constexpr,
-):
+):  # fmt: skip
     """One row of the plan: the chosen family's level row, cut at the chosen level, as ascending lists."""
     row = tl.program_id(0).to(tl.int64)
     query_block = (row % query_blocks).to(tl.int32)
@@ -107,19 +89,10 @@ def pairs_from(key, first, last):
 
 @triton.jit
 def density_kernel(
-    block_count_ptr,
-    single_count_ptr,
-    dense_ptr,
-    first_key_ptr,
-    out_ptr,
-    heads,
-    query_blocks,
-    position,
-    segment_keys,
-    BLOCK_Q: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    N: tl.constexpr,
-):
+    block_count_ptr, single_count_ptr, dense_ptr, first_key_ptr, out_ptr,
+    heads, query_blocks, position, segment_keys,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
     """One head: kept share of the causal area, from the counts of its rows. See execute.head_density."""
     unit = tl.program_id(0).to(tl.int64)
     start = tl.load(first_key_ptr + unit // heads)

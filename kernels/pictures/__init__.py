@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from routesparse.kernels.common import dispatched, head_strides, power_of_two, variant
+from routesparse.kernels.common import dispatched, launch, power_of_two, variant
 from routesparse.kernels.geometry import FamilyMaps
 from routesparse.kernels.pictures import naive
 
@@ -58,32 +58,28 @@ def pictures(
     pairs = -(-len(families.maps) // 2)
     masks = torch.empty(units, pairs, len(drawn), mask_columns, dtype=torch.uint8, device=mass.device)
     positions = torch.empty(units, len(drawn), dtype=torch.int32, device=mass.device)
-    query_blocks = families.maps[0].shape[2]
-    variant(
+    launch(
         picture_kernel,
-        query_blocks=query_blocks,
+        (units * len(drawn),),
+        families.arguments(batch, heads),
+        {"drawn": len(drawn)},
+        lengths=("columns", "mask_columns"),
+        mass=mass,
+        rows=rows.contiguous(),
+        drawn=drawn,
+        single=single,
+        picture=picture,
+        masks=masks,
+        positions=positions,
+        heads=heads,
+        count=count,
+        query_blocks=families.maps[0].shape[2],
         key_blocks=key_blocks,
         columns=width,
         mask_columns=mask_columns,
-    )[(units * len(drawn),)](
-        mass,
-        rows.contiguous(),
-        drawn,
-        tuple(levels.contiguous() for levels in families.maps),
-        single,
-        picture,
-        masks,
-        positions,
-        heads,
-        count,
-        len(drawn),
-        query_blocks,
-        key_blocks,
-        width,
-        mask_columns,
-        position,
-        pool,
-        mask_pool,
+        position=position,
+        pool=pool,
+        mask_pool=mask_pool,
         BLOCK_Q=block_q,
         BLOCK_K=block_k,
         COLUMNS=power_of_two(width),
@@ -91,8 +87,6 @@ def pictures(
         PARTS=min(PICTURE_PARTS, 1 << (pool - 1).bit_length()),
         MASK_PARTS=min(PICTURE_PARTS, 1 << (mask_pool - 1).bit_length()),
         LAST=last,
-        STRIDES=head_strides(families.maps, batch, heads),
-        COLUMNS_OF=families.columns_of,
         num_warps=4,
     )
     return picture, masks, positions

@@ -1,7 +1,4 @@
-"""The device code of the pictures of a probe, with what budgets read.
-
-Importing this module imports Triton, so only the launcher does, inside functions.
-"""
+"""The device code of the pictures of a probe, with what budgets read."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ def single_kernel(
 ):
     """One unit: the smallest level that reads a column of each KV block singly.
 
-    Columns come best first, so the levels are written from the dearest to the cheapest one: the last one stays.
+    Columns come best first, and levels are written from the dearest to the cheapest, so that the cheapest stays.
     """
     unit = tl.program_id(0).to(tl.int64)
     some = tl.arange(0, 1024)
@@ -39,34 +36,12 @@ def single_kernel(
 
 @triton.jit(do_not_specialize=["pool", "mask_pool"])
 def picture_kernel(
-    mass_ptr,
-    rows_ptr,
-    drawn_ptr,
-    maps,
-    single_ptr,
-    picture_ptr,
-    masks_ptr,
-    positions_ptr,
-    heads,
-    count,
-    drawn,
-    query_blocks,
-    key_blocks,
-    columns,
-    mask_columns,
-    position,
-    pool,
-    mask_pool,
-    BLOCK_Q: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    MASK_COLUMNS: tl.constexpr,
-    PARTS: tl.constexpr,
-    MASK_PARTS: tl.constexpr,
-    LAST: tl.constexpr,
-    STRIDES: tl.constexpr,
+    mass_ptr, rows_ptr, drawn_ptr, maps, single_ptr, picture_ptr, masks_ptr, positions_ptr,
+    heads, count, drawn, query_blocks, key_blocks, columns, mask_columns, position, pool, mask_pool,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, COLUMNS: tl.constexpr, MASK_COLUMNS: tl.constexpr,
+    PARTS: tl.constexpr, MASK_PARTS: tl.constexpr, LAST: tl.constexpr, STRIDES: tl.constexpr,
     COLUMNS_OF: tl.constexpr,
-):
+):  # fmt: skip
     """One drawn probe row: its position, its block masses by maximum, and the smallest level of each family by cell."""
     at = tl.program_id(0).to(tl.int64)
     unit, picture_row = at // drawn, at % drawn

@@ -19,19 +19,20 @@ Lists = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tens
 
 def lower(
     block_mask: torch.Tensor,
-    n_q: int,
-    n_k: int,
-    block_q: int,
-    block_k: int,
+    place: tuple[int, int, int, int],
     columns: torch.Tensor | None,
     column_count: torch.Tensor | None,
     dense_rows: torch.Tensor | None,
-    block_capacity: int | None,
-    column_capacity: int | None,
+    capacities: tuple[int | None, int | None],
     key_start: torch.Tensor | None,
     window: int | None,
 ) -> Lists:
-    """The lists of ``RowPlan.from_block_mask``, which has the arguments. Raises PlanError on wrong shapes or dtypes."""
+    """The lists of ``RowPlan.from_block_mask``, which has the arguments; place: n_q, n_k, block_q, block_k.
+
+    Raises PlanError on wrong shapes or dtypes.
+    """
+    n_q, n_k, block_q, block_k = place
+    block_capacity, column_capacity = capacities
     query_blocks, key_blocks = -(-n_q // block_q), -(-n_k // block_k)
     if block_mask.ndim != 4 or block_mask.shape[2:] != (query_blocks, key_blocks):
         raise PlanError(

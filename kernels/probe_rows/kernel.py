@@ -1,7 +1,4 @@
-"""The device code that places the rows of a probe.
-
-Importing this module imports Triton, so only the launcher does, inside functions.
-"""
+"""The device code that places the rows of a probe."""
 
 from __future__ import annotations
 
@@ -11,20 +8,9 @@ import triton.language as tl
 
 @triton.jit(do_not_specialize=["body", "rows", "position"])
 def place_kernel(
-    draws_ptr,
-    first_key_ptr,
-    out_ptr,
-    heads,
-    count,
-    recent,
-    routing,
-    certificate,
-    half,
-    body,
-    rows,
-    position,
-    P: tl.constexpr,
-):
+    draws_ptr, first_key_ptr, out_ptr,
+    heads, count, recent, routing, certificate, half, body, rows, position, P: tl.constexpr,
+):  # fmt: skip
     """One unit's probe rows int64 [count]: the last rows, strata of the body, independent rows of it, its edges."""
     unit = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, P)

@@ -6,7 +6,9 @@ import math
 
 import torch
 
-from routesparse.kernels.common import dispatched, power_of_two, product_constants, variant
+from routesparse.kernels.common import dispatched, launch, power_of_two
+from routesparse.kernels.geometry import SegmentGeometry
+from routesparse.kernels.logits import Logits
 from routesparse.kernels.recent_marginals import naive
 
 RECENT_ROWS = 64
@@ -19,33 +21,25 @@ RECENT_PROGRAMS = 256
 
 @dispatched(naive.recent_marginals)
 def recent_marginals(
-    q: torch.Tensor,
-    k: torch.Tensor,
+    logits: Logits,
     lse: torch.Tensor,
-    first_keys: torch.Tensor,
+    geometry: SegmentGeometry,
     *,
     first_row: int,
-    keys: int,
     local_offsets: int,
-    phase: int,
-    block_q: int,
-    block_k: int,
-    scale: float,
-    softcap: float | None,
-    table: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See the naive twin."""
     from routesparse.kernels.recent_marginals.kernel import band_kernel, recent_kernel
 
+    q, keys, block_k = logits.q, geometry.keys, geometry.block_k
     batch, heads, count = lse.shape
     width, together, warps, stages = RECENT_LAUNCH
     width = max(width, block_k)
-    group = heads // k.shape[1]
     # The rows of several heads beside a few tiles of keys would not fit where either is large.
     large = width * power_of_two(q.shape[-1]) * q.element_size() > RECENT_TILE_BYTES
-    together, stages = (1, 2) if large else (math.gcd(together, group), stages)
+    together, stages = (1, 2) if large else (math.gcd(together, logits.group), stages)
     lanes = width // RECENT_LANES
-    tiles, key_blocks = -(-keys // width), -(-keys // block_k)
+    tiles, key_blocks = -(-keys // width), geometry.key_blocks
     programs = -(-RECENT_PROGRAMS * together // (batch * heads))  # along the keys
     chunk = min(RECENT_TILES_PER_PROGRAM, -(-tiles // programs))
     columns = torch.empty(batch, heads, keys, dtype=torch.float32, device=q.device)
@@ -54,39 +48,28 @@ def recent_marginals(
         rows = min(RECENT_ROWS, count - start)
         first = keys - count + start
         # Steps of block_k offsets: that of row 0 and key 0 of the first tile, and the steps that a tile meets.
-        own, inside = divmod(first - phase, block_k)
+        own, inside = divmod(first - geometry.position % block_k, block_k)
         lowest, highest = (inside - (width - 1)) // block_k, (inside + RECENT_ROWS - 1) // block_k
         steps, first_edge = highest - lowest + 1, (lowest + 1) * block_k - inside
         parts = torch.empty(batch, heads, tiles, steps + 1, lanes, dtype=torch.float32, device=q.device)
-        variant(
+        launch(
             recent_kernel,
+            (-(-tiles // chunk), batch * heads // together),
+            logits.arguments(),
+            lengths=("first_row", "first", "tiles", "first_edge"),
+            lse=lse[..., start : start + rows].contiguous(),
+            column=columns,
+            part=parts,
+            first_key=geometry.first_keys,
+            groups=logits.group // together,
             first_row=first_row + start,
+            count=rows,
             first=first,
             keys=keys,
             tiles=tiles,
+            chunk=chunk,
+            local_offsets=local_offsets,
             first_edge=first_edge,
-        )[(-(-tiles // chunk), batch * heads // together)](
-            q,
-            k,
-            columns if table is None else table,
-            lse[..., start : start + rows].contiguous(),
-            columns,
-            parts,
-            first_keys,
-            *q.stride(),
-            *k.stride(),
-            heads,
-            group // together,
-            first_row + start,
-            rows,
-            first,
-            keys,
-            tiles,
-            chunk,
-            local_offsets,
-            first_edge,
-            scale,
-            softcap or 0.0,
             ROWS=RECENT_ROWS,
             HEADS=together,
             KEYS=width,
@@ -94,23 +77,23 @@ def recent_marginals(
             STEP=block_k,
             STEPS=steps,
             ADD=start > 0,
-            SOFTCAP=bool(softcap),
-            INDIRECT=table is not None,
-            **product_constants(q),
             num_warps=warps,
             num_stages=stages,
         )
-        variant(band_kernel, tiles=tiles, key_blocks=key_blocks)[(-(-key_blocks // 32), batch * heads)](
-            parts,
-            bands,
-            tiles,
-            key_blocks,
-            own + lowest,
+        launch(
+            band_kernel,
+            (-(-key_blocks // 32), batch * heads),
+            lengths=("tiles",),
+            part=parts,
+            band=bands,
+            tiles=tiles,
+            key_blocks=key_blocks,
+            nearest=own + lowest,
             PARTS=lanes,
             RATIO=width // block_k,
             STEP=block_k,
             STEPS=steps,
-            LAST=block_q // block_k,
+            LAST=geometry.block_q // block_k,
             N=32,
             ADD=start > 0,
             num_warps=4,

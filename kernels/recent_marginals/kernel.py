@@ -1,7 +1,5 @@
 """The device code of the recent rows: their mass by column and, as bands of KV blocks, by diagonal.
 
-Importing this module imports Triton, so only the launcher does, inside a function.
-
 A band weighs offsets piecewise linearly (naive.py): a ramp up, a plateau, a ramp down. So a tile's masses are
 multiplied by that ramp and added along the keys, two heads a key tile, and no tile is sheared. Measured on an H200 at
 131,072 tokens and 32 heads: 217 us with the sum over tiles; 329 when the mass and the moment of each key left the
@@ -18,47 +16,13 @@ from routesparse.kernels.device_functions import LOG2E, base2_logits, pointer_fr
 
 @triton.jit
 def recent_kernel(
-    q_ptr,
-    k_ptr,
-    table_ptr,
-    lse_ptr,
-    column_ptr,
-    part_ptr,
-    first_key_ptr,
-    stride_qb,
-    stride_qh,
-    stride_qn,
-    stride_qd,
-    stride_kb,
-    stride_kh,
-    stride_kn,
-    stride_kd,
-    heads,
-    groups,
-    first_row,
-    count,
-    first,
-    keys,
-    tiles,
-    chunk,
-    local_offsets,
-    first_edge,
-    scale,
-    softcap,
-    ROWS: tl.constexpr,
-    HEADS: tl.constexpr,
-    KEYS: tl.constexpr,
-    LANES: tl.constexpr,
-    STEP: tl.constexpr,
-    STEPS: tl.constexpr,
-    ADD: tl.constexpr,
-    HEAD: tl.constexpr,
-    HEAD_PADDED: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    UPCAST: tl.constexpr,
-    PRECISION: tl.constexpr,
-    INDIRECT: tl.constexpr,
-):
+    q_ptr, k_ptr, table_ptr, lse_ptr, column_ptr, part_ptr, first_key_ptr,
+    stride_qb, stride_qh, stride_qn, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
+    heads, groups, first_row, count, first, keys, tiles, chunk, local_offsets, first_edge, scale, softcap,
+    ROWS: tl.constexpr, HEADS: tl.constexpr, KEYS: tl.constexpr, LANES: tl.constexpr, STEP: tl.constexpr,
+    STEPS: tl.constexpr, ADD: tl.constexpr, HEAD: tl.constexpr, HEAD_PADDED: tl.constexpr,
+    SOFTCAP: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr, INDIRECT: tl.constexpr,
+):  # fmt: skip
     """Up to ROWS consecutive rows of HEADS heads from position ``first`` x a chunk of tiles of KEYS keys: masses by
     column and offset.
 
@@ -141,19 +105,10 @@ def _over_lanes(x, KEYS: tl.constexpr, LANES: tl.constexpr, HEADS: tl.constexpr)
 
 @triton.jit(do_not_specialize=["nearest"])
 def band_kernel(
-    part_ptr,
-    band_ptr,
-    tiles,
-    key_blocks,
-    nearest,
-    PARTS: tl.constexpr,
-    RATIO: tl.constexpr,
-    STEP: tl.constexpr,
-    STEPS: tl.constexpr,
-    LAST: tl.constexpr,
-    N: tl.constexpr,
-    ADD: tl.constexpr,
-):
+    part_ptr, band_ptr, tiles, key_blocks, nearest,
+    PARTS: tl.constexpr, RATIO: tl.constexpr, STEP: tl.constexpr, STEPS: tl.constexpr, LAST: tl.constexpr,
+    N: tl.constexpr, ADD: tl.constexpr,
+):  # fmt: skip
     """Band masses of N distances from recent_kernel's sums, PARTS of each; step s of tile t, which is RATIO steps wide,
     is step nearest + s - t * RATIO of all.
 
@@ -182,14 +137,9 @@ def band_kernel(
 
 @triton.jit
 def _sum_of_tile(
-    unit_part,
-    back,
-    which: tl.constexpr,
-    tiles,
-    STEPS: tl.constexpr,
-    RATIO: tl.constexpr,
-    PARTS: tl.constexpr,
-):
+    unit_part, back, which: tl.constexpr, tiles,
+    STEPS: tl.constexpr, RATIO: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
     """One of the STEPS + 1 sums of the tile that lies ``back`` [N] steps from the first one; 0 where none does."""
     tile = back // RATIO
     meets = (back >= 0) & (back % RATIO == 0) & (tile < tiles)

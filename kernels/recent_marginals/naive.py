@@ -18,67 +18,50 @@ import itertools
 import torch
 import torch.nn.functional as F
 
-from routesparse.kernels.logits import capped_logits, key_chunks
+from routesparse.kernels.geometry import SegmentGeometry
+from routesparse.kernels.logits import Logits, capped_logits, key_chunks
 
 KEY_CHUNK = 4_096
 
 
 def recent_marginals(
-    q: torch.Tensor,
-    k: torch.Tensor,
+    logits: Logits,
     lse: torch.Tensor,
-    first_keys: torch.Tensor,
+    geometry: SegmentGeometry,
     *,
     first_row: int,
-    keys: int,
     local_offsets: int,
-    phase: int,
-    block_q: int,
-    block_k: int,
-    scale: float,
-    softcap: float | None,
-    table: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Column sums [B, H, keys] (offsets >= local_offsets) and band masses [B, H, N] of the last rows' softmax.
 
-    lse float32 [B, H, R] of rows q[first_row : first_row + R], which sit at positions keys - R .. keys - 1. phase:
-    position of a query block's first row inside its KV block. table: as in ``block_lse``.
+    lse float32 [B, H, R] of rows q[first_row : first_row + R], which sit at the segment's last R positions.
     """
-    columns, diagonals = column_and_diagonal_mass(
-        q, k, lse, first_keys, first_row, keys, local_offsets, block_k, scale, softcap
-    )
-    return columns, band_mass(diagonals, phase, block_q, block_k)
+    columns, diagonals = column_and_diagonal_mass(logits, lse, geometry, first_row, local_offsets)
+    phase = geometry.position % geometry.block_k
+    return columns, band_mass(diagonals, phase, geometry.block_q, geometry.block_k)
 
 
 def column_and_diagonal_mass(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    lse: torch.Tensor,
-    first_keys: torch.Tensor,
-    first_row: int,
-    keys: int,
-    local_offsets: int,
-    block_k: int,
-    scale: float,
-    softcap: float | None,
+    logits: Logits, lse: torch.Tensor, geometry: SegmentGeometry, first_row: int, local_offsets: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Column sums (offsets >= local_offsets) and diagonal sums, by offset, of the last rows' softmax: [B, H, keys]."""
+    q, k, keys, groups = logits.q, logits.k, geometry.keys, logits.group
     batch, heads, count = lse.shape
-    groups = heads // k.shape[1]
     columns = lse.new_zeros(batch, heads, keys)
     diagonals = torch.zeros_like(columns)
     first = keys - count
     position = torch.arange(first, keys, device=q.device).view(-1, 1)
     for b, kv_head in itertools.product(range(batch), range(k.shape[1])):
+        first_key = int(geometry.first_keys[b])
         group = slice(kv_head * groups, (kv_head + 1) * groups)
         query = q[b, group, first_row : first_row + count].flatten(0, 1)
-        for start, end in key_chunks(keys, block_k, KEY_CHUNK):
-            logits = capped_logits(query, k[b, kv_head, start:end], scale, softcap)
-            mass = logits.unflatten(0, (groups, count))
+        for start, end in key_chunks(keys, geometry.block_k, KEY_CHUNK):
+            mass = capped_logits(query, k[b, kv_head, start:end], logits.scale, logits.softcap)
+            mass = mass.unflatten(0, (groups, count))
             mass.sub_(lse[b, group].unsqueeze(-1)).exp_()
             key = torch.arange(start, end, device=mass.device)
-            if start < int(first_keys[b]):
-                mass.masked_fill_(key < first_keys[b], 0.0)
+            if start < first_key:
+                mass.masked_fill_(key < first_key, 0.0)
             # Keys from ``near`` on may come after a row, or be local to it.
             near = max(0, first - local_offsets - start)
             mass[..., near:].masked_fill_(key[near:] > position, 0.0)

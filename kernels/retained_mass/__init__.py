@@ -9,18 +9,13 @@ from __future__ import annotations
 
 import torch
 
-from routesparse.kernels.common import dispatched, head_strides, power_of_two, product_constants, variant
+from routesparse.kernels.common import dispatched, head_strides, launch, power_of_two, variant
 from routesparse.kernels.geometry import SegmentGeometry
+from routesparse.kernels.logits import Logits
 from routesparse.kernels.retained_mass import naive
-from routesparse.kernels.retained_mass.naive import (
-    FamilyLevels,
-    FamilyMaps,
-    ProbedRows,
-    RankedColumns,
-    RetainedMass,
-)
+from routesparse.kernels.retained_mass.naive import FamilyLevels, ProbedRows
 
-__all__ = ["FamilyLevels", "FamilyMaps", "ProbedRows", "RankedColumns", "RetainedMass", "retained_mass"]
+__all__ = ["FamilyLevels", "ProbedRows", "retained_mass"]
 
 COLUMNS_PER_PROGRAM = 512
 COLUMN_LAUNCH = (32, 64, 2, 3)  # rows and columns of a tile, warps, stages; as measured on an H200
@@ -30,37 +25,19 @@ TOTALS_AT_ONCE = 1_024
 
 @dispatched(naive.retained_mass)
 def retained_mass(
-    q: torch.Tensor,
-    k: torch.Tensor,
+    logits: Logits,
     probed: ProbedRows,
     families: FamilyLevels,
     candidates: torch.Tensor,
     geometry: SegmentGeometry,
-    *,
-    scale: float,
-    softcap: float | None,
-    table: torch.Tensor | None = None,
-) -> RetainedMass:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """See the naive twin: masses of single columns, then of all levels of all families, then their tiles."""
-    batch, heads = probed.rows.shape[:2]
     columns = families.columns
-    by_key = candidates.new_empty(batch, heads, 0) if columns is None else columns.by_key
-    singles = probed.lse
-    if columns is not None:
-        singles = column_mass(
-            q,
-            k,
-            probed.rows,
-            probed.lse,
-            by_key,
-            first_row=probed.first_row,
-            position=geometry.position,
-            scale=scale,
-            softcap=softcap,
-            table=table,
-        )
+    by_key = candidates.new_empty(*probed.rows.shape[:2], 0) if columns is None else columns.by_key
+    singles = probed.lse if columns is None else column_mass(logits, probed, by_key, geometry.position)
     row_mass = cover_rows(probed, families, by_key, singles, geometry)
-    return RetainedMass(row_mass, *totals(candidates, families, by_key, geometry).unbind(0))
+    tiles, singles, density = totals(candidates, families, by_key, geometry)
+    return row_mass, tiles, singles, density
 
 
 def by_position(rows: torch.Tensor) -> torch.Tensor:
@@ -73,59 +50,37 @@ def by_position(rows: torch.Tensor) -> torch.Tensor:
     return order
 
 
-def column_mass(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    rows: torch.Tensor,
-    lse: torch.Tensor,
-    columns: torch.Tensor,
-    *,
-    first_row: int,
-    position: int,
-    scale: float,
-    softcap: float | None,
-    table: torch.Tensor | None = None,
-) -> torch.Tensor:
+def column_mass(logits: Logits, probed: ProbedRows, columns: torch.Tensor, position: int) -> torch.Tensor:
     """Softmax mass of single columns in each probe row: float32 [B, H, P, >= V].
 
-    Anything may stand where a row does not see the column. rows int64 [B, H, P] of the segment (the query is
-    q[rows + first_row], at key ``position + rows``), lse [B, H, P], columns int32 [B, H, V], ascending, 8 times the
-    key plus a level. table: as in ``block_lse``.
+    Anything may stand where a row does not see the column. columns int32 [B, H, V], ascending, 8 times the key plus a
+    level; position: key position of the segment's row 0.
     """
     from routesparse.kernels.retained_mass.kernel import column_mass_kernel
 
-    batch, heads, count = rows.shape
+    batch, heads, count = probed.rows.shape
     width = columns.shape[-1]
     rows_at_once, columns_at_once, warps, stages = COLUMN_LAUNCH
     padded = -(-width // columns_at_once) * columns_at_once
-    out = torch.empty(batch, heads, count, padded, dtype=torch.float32, device=q.device)
-    grid = (-(-count // rows_at_once), batch * heads, -(-width // COLUMNS_PER_PROGRAM))
-    variant(column_mass_kernel, width=width)[grid](
-        q,
-        k,
-        out if table is None else table,
-        rows,
-        by_position(rows),
-        lse,
-        columns,
-        out,
-        *q.stride(),
-        *k.stride(),
-        heads,
-        heads // k.shape[1],
-        count,
-        width,
-        padded,
-        first_row,
-        position,
-        scale,
-        softcap or 0.0,
+    out = torch.empty(batch, heads, count, padded, dtype=torch.float32, device=columns.device)
+    launch(
+        column_mass_kernel,
+        (-(-count // rows_at_once), batch * heads, -(-width // COLUMNS_PER_PROGRAM)),
+        logits.arguments(),
+        lengths=("width",),
+        row=probed.rows,
+        order=by_position(probed.rows),
+        lse=probed.lse,
+        columns=columns,
+        out=out,
+        count=count,
+        width=width,
+        out_width=padded,
+        first_row=probed.first_row,
+        segment_position=position,
         CHUNK=COLUMNS_PER_PROGRAM,
         ROWS=rows_at_once,
         COLUMNS=columns_at_once,
-        SOFTCAP=bool(softcap),
-        INDIRECT=table is not None,
-        **product_constants(q),
         num_warps=warps,
         num_stages=stages,
     )
@@ -146,37 +101,30 @@ def cover_rows(
     from routesparse.kernels.retained_mass.kernel import cover_rows_kernel
 
     mass = probed.block_mass
-    batch, heads, count, key_blocks = mass.shape
-    candidates = sum(families.depths) + 1
+    batch, heads, count, _ = mass.shape
+    candidates, width = sum(families.depths) + 1, columns.shape[-1]
     out = torch.empty(batch, heads, count, candidates, dtype=torch.float32, device=mass.device)
-    width = columns.shape[-1]
-    variant(
+    exact_end, pooled_end, boundary = probed.pooled or (0, 0, 0)
+    launch(
         cover_rows_kernel,
+        (batch * heads * count * len(families.maps),),
+        geometry.arguments(),
+        families.arguments(batch, heads),
+        lengths=("width",),
+        mass=mass,
+        sink_mass=probed.sink_mass,
+        row=probed.rows,
+        columns=columns,
+        column_mass=column_mass,
+        out=out,
+        heads=heads,
+        count=count,
         width=width,
-        query_blocks=geometry.query_blocks,
-        key_blocks=key_blocks,
-    )[(batch * heads * count * len(families.maps),)](
-        mass,
-        probed.sink_mass,
-        probed.rows,
-        tuple(levels.contiguous() for levels in families.maps),
-        columns,
-        column_mass,
-        geometry.first_keys,
-        out,
-        heads,
-        count,
-        width,
-        column_mass.shape[-1],
-        geometry.query_blocks,
-        key_blocks,
-        geometry.position,
-        *(probed.pooled or (0, 0, 0)),
-        BLOCK_Q=geometry.block_q,
-        BLOCK_K=geometry.block_k,
-        STRIDES=head_strides(families.maps, batch, heads),
+        mass_width=column_mass.shape[-1],
+        exact_end=exact_end,
+        pooled_end=pooled_end,
+        boundary=boundary,
         DEPTHS=families.depths,
-        COLUMNS_OF=families.columns_of,
         CANDIDATES=candidates,
         POOLED=probed.pooled is not None,
         PIECES=power_of_two(-(-width // BLOCKS_AT_ONCE)),
@@ -198,27 +146,17 @@ def totals(
     batch, heads, width = columns.shape
     count = len(candidates)
     out = torch.empty(3, batch, heads, count, dtype=torch.float32, device=columns.device)
-    variant(
+    launch(
         totals_kernel,
+        (count, batch * heads),
+        geometry.arguments(),
+        lengths=("width",),
+        table=candidates,
+        counts=tuple(counts.contiguous() for counts in families.counts),
+        columns=columns,
+        out=out,
+        heads=heads,
         width=width,
-        query_blocks=geometry.query_blocks,
-        key_blocks=geometry.key_blocks,
-        segment_keys=geometry.keys,
-    )[(count, batch * heads)](
-        candidates,
-        tuple(counts.contiguous() for counts in families.counts),
-        columns,
-        geometry.first_keys,
-        out,
-        heads,
-        width,
-        geometry.query_blocks,
-        geometry.body_blocks,
-        geometry.key_blocks,
-        geometry.position,
-        geometry.keys,
-        BLOCK_Q=geometry.block_q,
-        BLOCK_K=geometry.block_k,
         STRIDES=head_strides(families.counts, batch, heads),
         DEPTHS=families.depths,
         BY_ROW=families.by_row,

@@ -1,6 +1,6 @@
 """The device code of scoring: masses of every budget on the probe rows, tiles and columns that it costs.
 
-Importing this module imports Triton, so only the launcher does, inside functions. Level maps as in ``level_maps``.
+Level maps as in ``level_maps``.
 Whether a level reads a block is a float here, clamped to [0, 1]: that is one saturated addition, and its product with
 a mass one more instruction of the same pipe, where a comparison and a selection would keep a slower one busy.
 
@@ -37,41 +37,13 @@ def by_position_kernel(position_ptr, order_ptr, count, ROWS: tl.constexpr):
 
 @triton.jit
 def column_mass_kernel(
-    q_ptr,
-    k_ptr,
-    table_ptr,
-    row_ptr,
-    order_ptr,
-    lse_ptr,
-    columns_ptr,
-    out_ptr,
-    stride_qb,
-    stride_qh,
-    stride_qn,
-    stride_qd,
-    stride_kb,
-    stride_kh,
-    stride_kn,
-    stride_kd,
-    heads,
-    group,
-    count,
-    width,
-    out_width,
-    first_row,
-    segment_position,
-    scale,
-    softcap,
-    CHUNK: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    HEAD: tl.constexpr,
-    HEAD_PADDED: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    UPCAST: tl.constexpr,
-    PRECISION: tl.constexpr,
+    q_ptr, k_ptr, table_ptr, row_ptr, order_ptr, lse_ptr, columns_ptr, out_ptr,
+    stride_qb, stride_qh, stride_qn, stride_qd, stride_kb, stride_kh, stride_kn, stride_kd,
+    heads, group, count, width, out_width, first_row, segment_position, scale, softcap,
+    CHUNK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HEAD: tl.constexpr,
+    HEAD_PADDED: tl.constexpr, SOFTCAP: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr,
     INDIRECT: tl.constexpr,
-):
+):  # fmt: skip
     """ROWS probe rows of a head, by position x CHUNK of its columns: softmax mass of each column, causal or not.
 
     Tiles of which no row sees a column are left out.
@@ -157,34 +129,12 @@ def store_levels(out, totals, sink_mass, LEVELS: tl.constexpr):
 
 @triton.jit
 def cover_rows_kernel(
-    mass_ptr,
-    sink_mass_ptr,
-    row_ptr,
-    maps,
-    columns_ptr,
-    column_mass_ptr,
-    first_key_ptr,
-    out_ptr,
-    heads,
-    count,
-    width,
-    mass_width,
-    query_blocks,
-    key_blocks,
-    position,
-    exact_end,
-    pooled_end,
-    boundary,
-    BLOCK_Q: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    STRIDES: tl.constexpr,
-    DEPTHS: tl.constexpr,
-    COLUMNS_OF: tl.constexpr,
-    CANDIDATES: tl.constexpr,
-    POOLED: tl.constexpr,
-    PIECES: tl.constexpr,
+    mass_ptr, sink_mass_ptr, row_ptr, maps, columns_ptr, column_mass_ptr, first_key_ptr, out_ptr,
+    heads, count, width, mass_width, query_blocks, key_blocks, position, exact_end, pooled_end, boundary,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, STRIDES: tl.constexpr, DEPTHS: tl.constexpr,
+    COLUMNS_OF: tl.constexpr, CANDIDATES: tl.constexpr, POOLED: tl.constexpr, PIECES: tl.constexpr,
     N: tl.constexpr,
-):
+):  # fmt: skip
     """One probe row: its mass under every level of one family. The programs of a row follow each other."""
     family = tl.program_id(0) % len(maps)
     probe_row = (tl.program_id(0) // len(maps)).to(tl.int64)
@@ -244,26 +194,11 @@ def sum_of(base, count, STRIDE: tl.constexpr, N: tl.constexpr):
 
 @triton.jit(do_not_specialize=["body_blocks"])
 def totals_kernel(
-    table_ptr,
-    counts,
-    columns_ptr,
-    first_key_ptr,
-    out_ptr,
-    heads,
-    width,
-    query_blocks,
-    body_blocks,
-    key_blocks,
-    position,
-    segment_keys,
-    BLOCK_Q: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    STRIDES: tl.constexpr,
-    DEPTHS: tl.constexpr,
-    BY_ROW: tl.constexpr,
-    COLUMNS_OF: tl.constexpr,
-    N: tl.constexpr,
-):
+    table_ptr, counts, columns_ptr, first_key_ptr, out_ptr,
+    heads, width, query_blocks, body_blocks, key_blocks, position, segment_keys,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, STRIDES: tl.constexpr, DEPTHS: tl.constexpr,
+    BY_ROW: tl.constexpr, COLUMNS_OF: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
     """One candidate of a unit: tiles, single columns and density over the body's query blocks.
 
     table int32 [C, 2]: family, -1 dense, and level.

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 
 from routesparse.kernels.causal_blocks import forced_and_causal
 from routesparse.kernels.geometry import FamilyMaps, RankedColumns, SegmentGeometry
-from routesparse.kernels.logits import capped_logits, row_queries
+from routesparse.kernels.logits import Logits, capped_logits, row_queries
 
 
 @dataclass(frozen=True)
@@ -40,31 +39,20 @@ class FamilyLevels(FamilyMaps):
     by_row: tuple[bool, ...]
 
 
-class RetainedMass(NamedTuple):
-    """C candidates, dense last. float32."""
-
-    row_mass: torch.Tensor  # [B, H, P, C] in [0, 1]; dense: 1
-    tiles: torch.Tensor  # [B, H, C], KV tiles read over the body's query blocks
-    columns: torch.Tensor  # [B, H, C], single columns read over the body's query blocks
-    density: torch.Tensor  # [B, H, C], kept share of the body's causal area, left padding aside
-
-
 def retained_mass(
-    q: torch.Tensor,
-    k: torch.Tensor,
+    logits: Logits,
     probed: ProbedRows,
     families: FamilyLevels,
     candidates: torch.Tensor,
     geometry: SegmentGeometry,
-    *,
-    scale: float,
-    softcap: float | None,
-    table: torch.Tensor | None = None,
-) -> RetainedMass:
-    """Score every candidate on the probe rows and count its tiles, all heads at once.
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Score C candidates on the probe rows and count what they read over the body's query blocks, all heads at once.
 
-    q [B, H, n, D], k [B, Hkv, >= keys, D]. candidates int32 [C, 2]: family (its number in ``families``) and level, the
-    families in order, each with all its levels, and DENSE last. table: as in ``block_lse``.
+    Returns float32 masses [B, H, P, C] in [0, 1], dense 1; then [B, H, C] each: KV tiles, single columns, and the kept
+    share of the body's causal area, left padding aside.
+
+    candidates int32 [C, 2]: family (its number in ``families``) and level, the families in order, each with all its
+    levels, and DENSE last.
     """
     batch, heads, count, _ = probed.block_mass.shape
     width = sum(families.depths) + 1
@@ -83,7 +71,7 @@ def retained_mass(
         mass = _up_to(row_levels, probed.block_mass, depth)
         counts = families.counts[family]
         if families.columns is not None and family == families.columns_of:
-            singles = _SingleColumns(q, k, probed, families.columns, row_levels, geometry, scale, softcap)
+            singles = _SingleColumns(logits, probed, families.columns, row_levels, geometry)
             mass = mass + singles.mass
             uncovered = reach.unsqueeze(2) - counts
             columns[..., levels] = singles.counts(uncovered.expand(batch, heads, -1, -1))
@@ -91,17 +79,11 @@ def retained_mass(
         by_row = families.by_row[family]
         tiles[..., levels] = counts[:, :, : geometry.body_blocks].sum(2) if by_row else counts.sum(3)
     density = (tiles + columns / geometry.block_k) / total
-    return RetainedMass(row_mass, tiles, columns, density.clamp_max(1.0))
+    return row_mass, tiles, columns, density.clamp_max(1.0)
 
 
 def column_mass(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    probed: ProbedRows,
-    columns: torch.Tensor,
-    geometry: SegmentGeometry,
-    scale: float,
-    softcap: float | None,
+    logits: Logits, probed: ProbedRows, columns: torch.Tensor, geometry: SegmentGeometry
 ) -> torch.Tensor:
     """Softmax mass of single columns: columns int64 [B, H, V] -> [B, H, P, V], 0 beyond causality.
 
@@ -109,18 +91,17 @@ def column_mass(
     log-sum-exp would overrate it many times).
     """
     batch, heads, width = columns.shape
-    groups = heads // k.shape[1]
-    queries = row_queries(q, probed.rows + probed.first_row)
+    queries = row_queries(logits.q, probed.rows + probed.first_row)
     out = queries.new_empty(batch, heads, probed.rows.shape[-1], width, dtype=torch.float32)
     for b in range(batch):
         for h in range(heads):
-            keys = k[b, h // groups].index_select(0, columns[b, h])
-            logits = capped_logits(queries[b, h], keys, scale, softcap)
-            logits -= probed.lse[b, h].unsqueeze(-1)
+            keys = logits.k[b, h // logits.group].index_select(0, columns[b, h])
+            mass = capped_logits(queries[b, h], keys, logits.scale, logits.softcap)
+            mass -= probed.lse[b, h].unsqueeze(-1)
             positions = probed.rows[b, h].unsqueeze(-1) + geometry.position
             column = columns[b, h].unsqueeze(0)
             visible = (column <= positions) & (column >= geometry.first_keys[b])
-            out[b, h] = logits.exp_().masked_fill_(~visible, 0.0)
+            out[b, h] = mass.exp_().masked_fill_(~visible, 0.0)
     if probed.pooled is not None:
         start, end, second = probed.pooled
         block = (columns // geometry.block_k).unsqueeze(2).expand(-1, -1, out.shape[2], -1)
@@ -149,18 +130,15 @@ class _SingleColumns:
 
     def __init__(
         self,
-        q: torch.Tensor,
-        k: torch.Tensor,
+        logits: Logits,
         probed: ProbedRows,
         columns: RankedColumns,
         row_levels: torch.Tensor,
         geometry: SegmentGeometry,
-        scale: float,
-        softcap: float | None,
     ) -> None:
         self._widths = columns.counts.tolist()
         self._block = columns.ranked // geometry.block_k
-        mass = column_mass(q, k, probed, columns.ranked, geometry, scale, softcap)
+        mass = column_mass(logits, probed, columns.ranked, geometry)
         # A column counts from the level that holds it to the one that reads its block.
         block_levels = row_levels.gather(-1, self._block.unsqueeze(2).expand_as(mass))
         held, depth = columns.levels.expand_as(block_levels), len(self._widths)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 import torch
 
 from routesparse.kernels.betting_bound import BISECTIONS, BITS
-from routesparse.kernels.common import power_of_two, variant
+from routesparse.kernels.common import launch, power_of_two
 
 MOST_TESTS = 8  # the ladder is unrolled
 MOST_HEADS = 128  # so that a round's factors, of at least .02 each, don't underflow
@@ -88,130 +88,86 @@ def route_units(
     engine/decide/decision.py). sizes: as in ``place_rows``. tests: at most MOST_TESTS; "priced": what ``climb_fits``
     says.
     """
-    from routesparse.kernels.route.kernel import route_kernel
+    from routesparse.kernels.route.climb_kernel import climb_kernel
+    from routesparse.kernels.route.kernel import certify_kernel, route_kernel
 
     batch, heads, count, width = row_mass.shape
     units, (recent, routing, certificate, boundary) = batch * heads, sizes
-    row_mass = row_mass.contiguous()
-    variant(route_kernel)[(units,)](
-        row_mass,
-        tiles.contiguous(),
-        columns.contiguous(),
-        density.contiguous(),
-        *described,
-        finite.view(torch.uint8),
-        following,
-        settings,
-        out,
-        places["routed_choice"],
-        places["limited"],
-        places["ladder"],
-        places.get("head_passed", 0),
-        places["certificate_mass"],
-        places["entropy"],
-        places["finite"],
-        units,
-        count,
-        width,
-        recent,
-        routing,
-        certificate,
+    rungs, padded = _rungs_padded(tests), power_of_two(certificate)
+    choice = torch.empty(batch, heads, dtype=torch.int64, device=row_mass.device)
+    common = {
+        "row_mass_ptr": row_mass.contiguous(),
+        "settings_ptr": settings,
+        "out_ptr": out,
+        "choice_ptr": choice,
+        "heads": heads,
+        "units": units,
+        "count": count,
+        "width": width,
+        "certificate": certificate,
+        "at_choice": places["choice"],
+        "at_ladder": places["ladder"],
+        "at_passed": places.get("head_passed", 0),
+        "TESTS": tests,
+        "FALLBACK": fallback,
+        "CERTIFICATE": padded,
+        "S": rungs,
+    }
+    entropy, local, agreement = described
+    launch(
+        route_kernel,
+        (units,),
+        common,
+        tiles=tiles.contiguous(),
+        columns=columns.contiguous(),
+        density=density.contiguous(),
+        entropy=entropy,
+        local=local,
+        agreement=agreement,
+        finite=finite.view(torch.uint8),
+        following=following,
+        at_routed=places["routed_choice"],
+        at_flags=places["limited"],
+        at_certificate=places["certificate_mass"],
+        at_described=places["entropy"],
+        at_finite=places["finite"],
+        recent=recent,
+        routing=routing,
         BOUNDARY=boundary,
-        TESTS=tests,
         ROWS=SUM_ROWS,
-        CERTIFICATE=power_of_two(certificate),
         C=power_of_two(width),
-        S=_rungs_padded(tests),
         num_warps=4,
         # Decisions are the twin's, rounding included.
         enable_fp_fusion=False,
     )
-    choice = torch.empty(batch, heads, dtype=torch.int64, device=row_mass.device)
-    finish = _certify if following is None else _climb
-    finish(row_mass, settings, out, choice, places, recent + routing, certificate, tests, fallback)
+    # Step 5: a program a unit under the policy "certified", a program a prompt under "priced".
+    if following is None:
+        launch(
+            certify_kernel,
+            (units,),
+            common,
+            scratch=torch.empty(units, 2, rungs, padded + 1, dtype=torch.float64, device=out.device),
+            first=recent + routing,
+            BISECTIONS=BISECTIONS,
+            BITS=BITS,
+            # A lane for each place of a round and rung.
+            num_warps=max(1, (rungs << BITS) // 32),
+            enable_fp_fusion=False,
+        )
+    else:
+        padded_heads = _heads_padded(heads)
+        launch(
+            climb_kernel,
+            (batch,),
+            common,
+            at_state=places["state"],
+            at_layer=places["layer_passed"],
+            first=recent + routing,
+            HEADS=padded_heads,
+            num_warps=min(32, max(1, padded_heads * padded // MASSES_PER_WARP)),
+            enable_fp_fusion=False,
+        )
     return choice
-
-
-def _certify(
-    row_mass: torch.Tensor,
-    settings: torch.Tensor,
-    out: torch.Tensor,
-    choice: torch.Tensor,
-    places: Mapping[str, int],
-    first: int,
-    certificate: int,
-    tests: int,
-    fallback: bool,
-) -> None:
-    """Step 5 of the policy "certified": a program a unit."""
-    from routesparse.kernels.route.kernel import certify_kernel
-
-    batch, heads, count, width = row_mass.shape
-    units, rungs, padded = batch * heads, _rungs_padded(tests), power_of_two(certificate)
-    scratch = torch.empty(units, 2, rungs, padded + 1, dtype=torch.float64, device=row_mass.device)
-    variant(certify_kernel)[(units,)](
-        row_mass,
-        settings,
-        scratch,
-        out,
-        choice,
-        places["choice"],
-        places["ladder"],
-        units,
-        count,
-        width,
-        first,
-        certificate,
-        BISECTIONS=BISECTIONS,
-        BITS=BITS,
-        TESTS=tests,
-        FALLBACK=fallback,
-        CERTIFICATE=padded,
-        S=rungs,
-        # A lane for each place of a round and rung.
-        num_warps=max(1, (rungs << BITS) // 32),
-        enable_fp_fusion=False,
-    )
-
-
-def _climb(
-    row_mass: torch.Tensor,
-    settings: torch.Tensor,
-    out: torch.Tensor,
-    choice: torch.Tensor,
-    places: Mapping[str, int],
-    first: int,
-    certificate: int,
-    tests: int,
-    fallback: bool,
-) -> None:
-    """Step 5 of the policy "priced": a program a prompt."""
-    from routesparse.kernels.route.climb_kernel import climb_kernel
-
-    batch, heads, count, width = row_mass.shape
-    padded_heads, padded = _heads_padded(heads), power_of_two(certificate)
-    variant(climb_kernel)[(batch,)](
-        row_mass,
-        settings,
-        out,
-        choice,
-        places["choice"],
-        places["ladder"],
-        places["state"],
-        places["head_passed"],
-        places["layer_passed"],
-        heads,
-        count,
-        width,
-        first,
-        certificate,
-        TESTS=tests,
-        FALLBACK=fallback,
-        CERTIFICATE=padded,
-        HEADS=padded_heads,
-        num_warps=min(32, max(1, padded_heads * padded // MASSES_PER_WARP)),
-        enable_fp_fusion=False,
-    )
 
 
 def _rungs_padded(tests: int) -> int:

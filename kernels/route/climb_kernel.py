@@ -1,6 +1,6 @@
 """The device code of a layer's climb (step 5 of the policy "priced").
 
-Importing this module imports Triton, so only the launcher does, inside functions. Its twin is
+Its twin is
 engine/method/layer_fallback.py, the wealth's formula stands in engine/method/layer_certificate.py. Sums over heads and
 rounds are float64 in another order than the twin's, so a wealth may differ from its by rounding.
 """
@@ -41,26 +41,11 @@ def layer_reaches(x, inside, place, heads, rounds, target, bet_cap, mu):
 
 @triton.jit(do_not_specialize=["at_choice", "at_ladder", "at_state", "at_passed", "at_layer"])
 def climb_kernel(
-    row_mass_ptr,
-    settings_ptr,
-    out_ptr,
-    choice_ptr,
-    at_choice,
-    at_ladder,
-    at_state,
-    at_passed,
-    at_layer,
-    heads,
-    count,
-    width,
-    first,
-    certificate,
-    TESTS: tl.constexpr,
-    FALLBACK: tl.constexpr,
-    CERTIFICATE: tl.constexpr,
-    HEADS: tl.constexpr,
-):
-    """One prompt's layer: its test at every rung, and what its heads end with. Certificate rows start at row ``first``.
+    row_mass_ptr, settings_ptr, out_ptr, choice_ptr,
+    at_choice, at_ladder, at_state, at_passed, at_layer, heads, count, width, first, certificate,
+    TESTS: tl.constexpr, FALLBACK: tl.constexpr, CERTIFICATE: tl.constexpr, HEADS: tl.constexpr,
+):  # fmt: skip
+    """One prompt's layer: its test at every rung, and its heads' final candidates. Certificate rows begin at ``first``.
 
     out float64, from at_... on: choice, state [units]; ladder, passed (both read) [units, TESTS]; layer passed
     [prompts, TESTS]. choice int64 [units].

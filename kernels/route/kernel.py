@@ -1,6 +1,6 @@
 """The device code of a unit's route (steps 3 to 5).
 
-Importing this module imports Triton, so only the launcher does, inside functions. One program a unit (b, h);
+One program a unit (b, h);
 what the tensor operations of the engine do in float64 is done in float64 here, in the same order, without fused
 multiply-adds: given the same means of masses, a unit gets the same candidate to the last bit.
 """
@@ -55,38 +55,14 @@ def next_level(cost, following, c, last, dense_us):
     ]
 )  # fmt: skip
 def route_kernel(
-    row_mass_ptr,
-    tiles_ptr,
-    columns_ptr,
-    density_ptr,
-    entropy_ptr,
-    local_ptr,
-    agreement_ptr,
-    finite_ptr,
-    following_ptr,
-    settings_ptr,
-    out_ptr,
-    at_routed,
-    at_flags,
-    at_ladder,
-    at_passed,
-    at_certificate,
-    at_described,
-    at_finite,
-    units,
-    count,
-    width,
-    recent,
-    routing,
-    certificate,
-    BOUNDARY: tl.constexpr,
-    TESTS: tl.constexpr,
-    ROWS: tl.constexpr,
-    CERTIFICATE: tl.constexpr,
-    C: tl.constexpr,
-    S: tl.constexpr,
-):
-    """One unit: scores of its candidates, the cheapest admissible one, and its ladder; what the record keeps of them.
+    row_mass_ptr, tiles_ptr, columns_ptr, density_ptr, entropy_ptr, local_ptr, agreement_ptr, finite_ptr,
+    following_ptr, settings_ptr, out_ptr,
+    at_routed, at_flags, at_ladder, at_passed, at_certificate, at_described, at_finite, units, count, width,
+    recent, routing, certificate,
+    BOUNDARY: tl.constexpr, TESTS: tl.constexpr, ROWS: tl.constexpr, CERTIFICATE: tl.constexpr,
+    C: tl.constexpr, S: tl.constexpr,
+):  # fmt: skip
+    """One unit: its candidates' scores, the cheapest admissible one, and its ladder, all written to the record.
 
     settings float64: see launch.Settings. out float64: scores [6, units, width] (mass, recent mass, u, density,
     kernel_us, risk), and from at_... on: routed [units]; limited, over_budget; ladder [units, TESTS]; certificate
@@ -186,28 +162,14 @@ def route_kernel(
         tl.store(out_ptr + at_certificate + unit * masses + start + some, part.to(tl.float64), mask=left)
 
 
-@triton.jit(do_not_specialize=["at_ended", "at_ladder"])
+@triton.jit(do_not_specialize=["at_choice", "at_ladder"])
 def certify_kernel(
-    row_mass_ptr,
-    settings_ptr,
-    scratch_ptr,
-    out_ptr,
-    choice_ptr,
-    at_ended,
-    at_ladder,
-    units,
-    count,
-    width,
-    first,
-    certificate,
-    BISECTIONS: tl.constexpr,
-    BITS: tl.constexpr,
-    TESTS: tl.constexpr,
-    FALLBACK: tl.constexpr,
-    CERTIFICATE: tl.constexpr,
-    S: tl.constexpr,
-):
-    """One unit, step 5: the bounds of its ladder, and what it ends with. Its certificate rows start at row ``first``.
+    row_mass_ptr, settings_ptr, scratch_ptr, out_ptr, choice_ptr,
+    at_choice, at_ladder, units, count, width, first, certificate,
+    BISECTIONS: tl.constexpr, BITS: tl.constexpr, TESTS: tl.constexpr, FALLBACK: tl.constexpr,
+    CERTIFICATE: tl.constexpr, S: tl.constexpr,
+):  # fmt: skip
+    """One unit, step 5: the bounds of its ladder and its final candidate. Its certificate rows start at row ``first``.
 
     out float64, from at_... on: choice, kind, unmet, lower mass [4, units]; ladder (read), bounds, tested [3, units,
     TESTS]. choice int64 [units]. scratch: betting_bounds' of each unit.
@@ -243,7 +205,7 @@ def certify_kernel(
     kind = tl.where(sparse, tl.where(reached > 0, 1, 0), tl.where(active, 2, 0))
     lower = tl.where(sparse, taken(bounds, rung, reached), float("nan"))
     tl.store(choice_ptr + unit, final.to(tl.int64))
-    ended = out_ptr + at_ended + unit
+    ended = out_ptr + at_choice + unit
     tl.store(ended, final.to(tl.float64))
     tl.store(ended + units, kind.to(tl.float64))
     tl.store(ended + 2 * units, tl.zeros([], tl.float64))

@@ -1,7 +1,4 @@
-"""The device code of row masses: what the block log-sum-exps of each probe row add up to.
-
-Importing this module imports Triton, so only the launcher does, inside functions.
-"""
+"""The device code of row masses: each probe row's softmax mass by KV block, from its block log-sum-exps."""
 
 from __future__ import annotations
 
@@ -13,29 +10,14 @@ from routesparse.kernels.device_functions import LN2, LOG2E
 
 @triton.jit
 def row_mass_kernel(
-    block_lse_ptr,
-    lse_ptr,
-    sink_mass_ptr,
-    entropy_ptr,
-    local_ptr,
-    spread_ptr,
-    finite_ptr,
-    sinks_ptr,
-    position_ptr,
-    first_key_ptr,
-    heads,
-    count,
-    key_blocks,
-    block_k,
-    local_blocks,
-    N: tl.constexpr,
-    OCTAVES: tl.constexpr,
-    SINKS: tl.constexpr,
-):
+    block_lse_ptr, lse_ptr, sink_mass_ptr, entropy_ptr, local_ptr, spread_ptr, finite_ptr, sinks_ptr,
+    position_ptr, first_key_ptr, heads, count, key_blocks, block_k, local_blocks,
+    N: tl.constexpr, OCTAVES: tl.constexpr, SINKS: tl.constexpr,
+):  # fmt: skip
     """One probe row: its log-sum-exp, the sink's mass, and its block masses over the block log-sum-exps.
 
-    Of the masses also the entropy over blocks, the sum near the diagonal and the sums by octave of distance (0: the
-    first block). finite becomes 0 where the log-sum-exp of a row behind the padding is not finite.
+    Also the masses' entropy over blocks, their sum near the diagonal and their sums by octave of distance (0: the first
+    block). finite becomes 0 where the log-sum-exp of a row behind the padding is not finite.
     """
     row = tl.program_id(0).to(tl.int64)
     n = tl.arange(0, N)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.method.certificate import bernstein_lower_bound, betting_lower_bound
+from routesparse.engine.method.certificate import bernstein_lower_bound
 from routesparse.engine.method.fallback import CertificateTest, Certified
 from routesparse.engine.method.policy import NEXT_BUDGET
 from routesparse.engine.method.router import Scores
+from routesparse.kernels.betting_bound import betting_lower_bound
 
 
 def certify(

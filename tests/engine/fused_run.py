@@ -44,12 +44,14 @@ def steps_by_twins(kind: dict[str, Any], changes: dict[str, Any]) -> dict[str, A
     """What the naive twins make of one problem: what kernels are given, and what they are compared with."""
     from routesparse.engine.method.families._block_ranking import block_scores, question_scores
     from routesparse.engine.method.probe import pool_keys
+    from routesparse.engine.method.records import Context
     from routesparse.engine.method.retained_mass import candidate_mass
 
     oracle = _oracle()
     config = replace(oracle.SMALL, **changes)
     inputs = oracle.draw_inputs(3, **kind)
     segment, rows, probe, candidates, indices = oracle.step_one_and_two(inputs, config)
+    context = Context(inputs, segment, candidates, probe)
     batch, heads = inputs.q.shape[:2]
     plans = -(-len(candidates) // heads)
     return {
@@ -60,10 +62,10 @@ def steps_by_twins(kind: dict[str, Any], changes: dict[str, Any]) -> dict[str, A
         "probe": probe,
         "candidates": candidates,
         "indices": indices,
-        "masses": candidate_mass(inputs, segment, probe, indices, candidates),
-        "keys": pool_keys(inputs, segment),
-        "scores": block_scores(inputs, segment),
-        "question": question_scores(probe),
+        "masses": candidate_mass(context, indices),
+        "keys": pool_keys(context),
+        "scores": block_scores(context),
+        "question": question_scores(context),
         "seed": oracle.stable_seed(config.seed, 0, segment.index),
         # Every candidate once, those of a plan far apart in the library.
         "choices": [
@@ -123,7 +125,7 @@ def _steps(twin: dict[str, Any], by_table: bool, device: str) -> Tensors:
     from routesparse.engine.method.families import build_indices
     from routesparse.engine.method.families._block_ranking import block_scores, log_floors
     from routesparse.engine.method.probe import describe, draw_shares, place_rows, pool_keys, run_probe
-    from routesparse.engine.method.records import CERTIFICATE
+    from routesparse.engine.method.records import CERTIFICATE, Context
     from routesparse.engine.method.retained_mass import candidate_mass
     from routesparse.kernels.betting_bound import betting_lower_bound
     from routesparse.kernels.level_maps import score_levels
@@ -141,16 +143,17 @@ def _steps(twin: dict[str, Any], by_table: bool, device: str) -> Tensors:
     placed = place_rows(segment, config, draws.to(device), there.first_keys())
     assert placed.sizes == rows.sizes
     found["placed rows"] = placed.rows
-    probed = run_probe(there, segment, rows, config)
+    context = Context(there, segment, candidates, probe)
+    probed = run_probe(context, rows, config)
     for name in ("lse", "block_mass", "sink_mass", "column_mass", "band_mass", "finite"):
         found[f"probe {name}"] = getattr(probed, name)
     described = describe(probed)
     for name in ("entropy", "local_band", "agreement"):
         found[f"describe {name}"] = getattr(described, name)
-    found["pooled keys"] = pool_keys(there, segment)
-    found["block scores"] = block_scores(there, segment).float()
+    found["pooled keys"] = pool_keys(context)
+    found["block scores"] = block_scores(context).float()
 
-    built = build_indices(there, segment, probe, candidates)
+    built = build_indices(context)
     found["a_shape"] = built["a_shape"].levels
     found["slash levels"] = built["vertical_slash"].levels
     found["columns"] = built["vertical_slash"].columns
@@ -160,7 +163,7 @@ def _steps(twin: dict[str, Any], by_table: bool, device: str) -> Tensors:
         found[f"built {pattern}"] = built[pattern].levels
     budgets = torch.tensor([c.blocks for c in candidates if c.pattern == "block_sparse"], dtype=torch.int32)
     floors = torch.from_numpy(log_floors([c.share for c in candidates if c.pattern == "floor"]))
-    geometry = segment.geometry(there.first_keys())
+    geometry = context.geometry
     scores, question = twin["scores"].to(device), twin["question"].to(device)
     binned = score_levels(scores, question, geometry, budgets.to(device), floors.to(device))
     for name, values in zip(("top-k", "floor", "top-k counts", "floor counts"), binned, strict=True):
@@ -170,7 +173,7 @@ def _steps(twin: dict[str, Any], by_table: bool, device: str) -> Tensors:
         listed = torch.stack([(levels <= at).sum(-1) for at in range(depth)], -1).int()
         found[f"counts of {depth} levels that differ from their maps"] = (listed != counts).sum()
 
-    masses = candidate_mass(there, segment, probe, indices, candidates)
+    masses = candidate_mass(context, indices)
     for name in ("row_mass", "tiles", "columns", "density"):
         found[f"mass {name}"] = getattr(masses, name)
     pictured = heatmap.draw(probe, segment, indices)
@@ -182,7 +185,7 @@ def _steps(twin: dict[str, Any], by_table: bool, device: str) -> Tensors:
         certificate.flatten(0, 1).double().mT.contiguous().to(device), 0.02
     )
     for place, choice in enumerate(twin["choices"]):
-        plan = lower(there, segment, indices, candidates, choice.to(device))
+        plan = lower(context, indices, choice.to(device))
         found[f"density of plan {place}"] = head_density(plan)
         plan = plan.to("cpu").validate()
         found[f"exact density of plan {place}"] = plan.head_density()
@@ -256,16 +259,15 @@ def route_by_kernels(case: dict[str, Any], gate: float, device: str) -> tuple[Te
     from routesparse.engine.decide import units
     from routesparse.engine.decide.decision import LayerSettings
     from routesparse.engine.device.copies import Readout
-    from routesparse.engine.method.records import Probe
+    from routesparse.engine.method.records import Context, Probe
 
     settings = LayerSettings(case["config"], gate, case["profile"])
     assert units.kernel_takes(settings, case["masses"].row_mass.shape[1], None)
     nothing = torch.zeros(())
     probe = Probe(case["rows"], *[nothing] * 8, torch.tensor(True, device=device))
     masses, described = _moved(case["masses"], device), _moved(case["described"], device)
-    choice, packed = units.route_by_kernel(
-        case["segment"], case["candidates"], probe, masses, described, settings, 3
-    )
+    context = Context(None, case["segment"], case["candidates"], probe)
+    choice, packed = units.route_by_kernel(context, masses, described, settings, 3)
     packed.part("laps_us").zero_()
     return {name: torch.from_numpy(x) for name, x in Readout(packed).numpy().items()}, choice.cpu()
 
@@ -291,6 +293,7 @@ def block_lse(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(in float64, fused) block log-sum-exps of count rows a head; shape: batch, heads, KV heads, head size."""
     from routesparse.kernels.block_lse import block_lse
+    from routesparse.kernels.logits import Logits
 
     batch, heads, kv_heads, head_size = shape
     generator = torch.Generator().manual_seed(0)
@@ -312,17 +315,15 @@ def block_lse(
     there_q, there_k = q.to(device), k.to(device)
     torch.use_deterministic_algorithms(True)  # fills what torch.empty gives with NaN
     try:
+        table = torch.tensor([there_q.data_ptr(), there_k.data_ptr()], device=device)
+        blank = torch.zeros_like(there_q), torch.zeros_like(there_k)
         found = block_lse(
-            torch.zeros_like(there_q),
-            torch.zeros_like(there_k),
+            Logits(*blank, head_size**-0.5, table=table),
             positions.to(device),
             None if first_keys is None else first.to(device),
             shift=shift,
             keys=keys,
             block_k=64,
-            scale=head_size**-0.5,
-            softcap=None,
-            table=torch.tensor([there_q.data_ptr(), there_k.data_ptr()], device=device),
         )
     finally:
         torch.use_deterministic_algorithms(False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -10,6 +12,7 @@ from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.method.families import build_indices, library
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.probe import draw_rows, run_probe
+from routesparse.engine.method.records import Context
 from routesparse.engine.method.segments import split
 from routesparse.engine.seeds import stable_seed
 from routesparse.kernels.interface import RowPlan
@@ -133,9 +136,9 @@ def step_one_and_two(inputs: AttentionInputs, config: RouterConfig = SMALL, segm
     batch, heads = inputs.q.shape[:2]
     seed = stable_seed(config.seed, layer, segment.index)
     rows = draw_rows(segment, batch, heads, config, seed, inputs.first_keys())
-    probe = run_probe(inputs, segment, rows, config)
-    candidates = library(segment)
-    return segment, rows, probe, candidates, build_indices(inputs, segment, probe, candidates)
+    context = Context(inputs, segment, library(segment))
+    context = replace(context, probed=run_probe(context, rows, config))
+    return segment, rows, context.probe, context.candidates, build_indices(context)
 
 
 def at_rows(values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -186,3 +189,16 @@ def random_scores(seed: int, units: int = 8, width: int = 9):
     u = g.uniform(0, 0.05, mass.shape)
     u[:, -1] = 0.0
     return Scores(mass, recent, u, cost / 120.0, cost)
+
+
+def solve_exact(risk: np.ndarray, cost: np.ndarray, limit: float) -> np.ndarray:
+    """The optimum of eq. 6 by integer programming (scipy, HiGHS)."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import eye, kron
+
+    count, width = risk.shape
+    one_each = LinearConstraint(kron(eye(count), np.ones((1, width))), 1, 1)
+    within = LinearConstraint(cost.reshape(1, -1), -np.inf, limit)
+    whole = np.ones(risk.size)
+    result = milp(risk.ravel(), constraints=[one_each, within], integrality=whole, bounds=Bounds(0, 1))
+    return result.x.reshape(count, width).argmax(1)

@@ -1,9 +1,8 @@
-"""Both backends behind one fixture on poisoned memory, where torch.empty is NaN, and what kernels compile to."""
+"""Both backends behind one fixture on poisoned memory, where torch.empty is NaN."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from routesparse.kernels.attention.operands import Loads
 from routesparse.kernels.interface import RowPlan, sparse_attention
 from tests.triton_process import triton_process
 
-SHARED_BYTES = {80: 166_912, 90: 232_448}
 Attention = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -64,57 +62,3 @@ def attention(request: pytest.FixtureRequest) -> Attention:
         return sparse_attention(q, k, v, plan, scale, "torch")
 
     return on_torch
-
-
-@pytest.fixture
-def ptx_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """ptx_of(kernel, constants, types, capability): the PTX for a GPU that need not be here; its tiles fit there.
-
-    Triton has an empty cache of its own.
-    """
-    triton = pytest.importorskip("triton")
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    if triton.knobs.runtime.interpret:
-        pytest.skip("Triton interprets in this process")
-
-    def compiled(
-        kernel: Any,
-        constants: dict[str, Any],
-        types: dict[str, str],
-        capability: int = 90,
-        source: Any = None,
-        is_aligned: bool = True,
-        **options: Any,
-    ) -> str:
-        names = kernel.arg_names
-        attributes = _aligned(names, constants) if is_aligned else None
-        source = (source or triton.compiler.ASTSource)(
-            kernel, _signature(names, constants, types), constants, attributes
-        )
-        target = triton.backends.compiler.GPUTarget("cuda", capability, 32)
-        found = triton.compile(source, target=target, options=options)
-        assert found.metadata.shared <= SHARED_BYTES[capability]
-        return found.asm["ptx"]
-
-    return compiled
-
-
-def _signature(names: list[str], constants: dict, types: dict) -> dict[str, str]:
-    """Types of the kernel's arguments by their names."""
-
-    def type_of(name: str) -> str:
-        if name in constants:
-            return "constexpr"
-        default = "*i32" if name.endswith("_ptr") else "fp32" if name.endswith("_log2") else "i32"
-        return types.get(name, default)
-
-    return {name: type_of(name) for name in names}
-
-
-def _aligned(names: list[str], constants: dict) -> dict:
-    """Pointers and strides are multiples of 16, as they are for a model's tensors."""
-    return {
-        (place,): [["tt.divisibility", 16]]
-        for place, name in enumerate(names)
-        if name not in constants and (name.endswith("_ptr") or "stride" in name)
-    }

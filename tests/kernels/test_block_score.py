@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from routesparse.kernels import block_score as launch
 from routesparse.kernels.block_score import LEAST_SCORE, naive
 from routesparse.kernels.geometry import SegmentGeometry
+from routesparse.kernels.logits import Logits
 from routesparse.kernels.rules import NORMALISER_STEP, VARIANCE_WEIGHT
 
 TILE = 16  # so that short prompts have many
@@ -49,8 +51,7 @@ def problem(
     k += torch.randn(batch, 2, 1, head, generator=g).to(dtype)
     place = SegmentGeometry(keys - rows, rows, keys, rows // 32, 32, 16, 1, torch.tensor(first_keys))
     sink = torch.randn(4, generator=g) if sinks else None
-    options = {"rows": picked, "clusters": clusters, "scale": head**-0.5, "softcap": softcap, "sinks": sink}
-    return (q, k, first, place), options
+    return (Logits(q, k, head**-0.5, softcap, sink), first, place), {"rows": picked, "clusters": clusters}
 
 
 def rows_by_loops(queries: torch.Tensor, block: int, count: int, last: int) -> list[int]:
@@ -95,8 +96,9 @@ def tile_weight(n: int, m: int, clusters: int, geometry, first_key: int) -> floa
     return (end - begin) / len(sampled) if n // width in sampled else 0.0
 
 
-def by_loops(q, k, first, geometry, *, rows, clusters, scale, softcap, sinks):
+def by_loops(logits_of, first, geometry, *, rows, clusters):
     """The definition in float64, one query block at a time; the shape of the result."""
+    q, k, scale, softcap, sinks, _ = vars(logits_of).values()
     batch, heads = q.shape[:2]
     group = heads // k.shape[1]
     shape = (batch, heads, geometry.query_blocks, geometry.key_blocks)
@@ -126,21 +128,26 @@ def by_loops(q, k, first, geometry, *, rows, clusters, scale, softcap, sinks):
     return out
 
 
-def scored_by_kernels(arguments: tuple, options: dict[str, Any], by_table: bool, device: str) -> torch.Tensor:
+def scored_by_kernels(
+    arguments: tuple, options: dict[str, Any], tiles: tuple, by_table: bool, device: str
+) -> torch.Tensor:
     """The launcher's result, in small tiles, where a table of addresses says where q and k lie."""
-    q, k, first, place = arguments
-    q, k = q.to(device), k.to(device)
-    place = SegmentGeometry(*list(vars(place).values())[:-1], place.first_keys.to(device))
-    options = {name: x.to(device) if torch.is_tensor(x) else x for name, x in options.items()}
+    logits, first, place = arguments
+    moved = {name: x.to(device) for name, x in vars(logits).items() if torch.is_tensor(x)}
+    there = logits = replace(logits, **moved)
+    place = replace(place, first_keys=place.first_keys.to(device))
     before = launch.LAUNCH, launch.TILE
     # Small problems take several tiles.
-    launch.LAUNCH, launch.TILE = (64, 16, 4, 2), TILE
+    launch.LAUNCH, launch.TILE = tiles
     try:
         if by_table:
-            options["table"] = torch.tensor([q.data_ptr(), k.data_ptr()], device=device)
-            kept = q, k
-            q, k = (torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device) for x in kept)
-        return launch.block_score(q, k, first, place, **options).cpu()
+            q, k = (
+                torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
+                for x in (there.q, there.k)
+            )
+            table = torch.tensor([there.q.data_ptr(), there.k.data_ptr()], device=device)
+            logits = replace(there, q=q, k=k, table=table)
+        return launch.block_score(logits, first, place, **options).cpu()
     finally:
         launch.LAUNCH, launch.TILE = before
 
@@ -152,7 +159,7 @@ def test_a_score_is_the_root_mean_square_share_of_the_scored_rows(case) -> None:
     found = naive.block_score(*arguments, **options)
     assert found.dtype == torch.float16
     # Half precision of scores down to -20, and of features where the model's own type is short.
-    near = {torch.float32: 0.01, torch.float16: 0.02, torch.bfloat16: 0.08}[arguments[0].dtype]
+    near = {torch.float32: 0.01, torch.float16: 0.02, torch.bfloat16: 0.08}[arguments[0].q.dtype]
     torch.testing.assert_close(found.double(), wanted, atol=near, rtol=0)
     assert (wanted > LEAST_SCORE).any() and wanted.exp().max() > 0.01
 
@@ -168,7 +175,7 @@ def test_the_kernels_compute_what_their_twin_computes(name, by_table, in_triton)
     case = PROBLEMS[name]
     arguments, options = problem(*case[:4], **case[4])
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    found = in_triton(scored_by_kernels, arguments, options, by_table, device)
+    found = in_triton(scored_by_kernels, arguments, options, ((64, 16, 4, 2), TILE), by_table, device)
     wanted = naive.block_score(*arguments, **options)
     torch.testing.assert_close(found.float(), wanted.float(), atol=0.02, rtol=0)
 
@@ -176,24 +183,12 @@ def test_the_kernels_compute_what_their_twin_computes(name, by_table, in_triton)
 def test_products_narrower_than_a_tile_sample_the_same_tiles(in_triton, monkeypatch) -> None:
     arguments, options = problem(32, 32 * 16 * 11, 8, [0], clusters=1)
     monkeypatch.setattr(naive, "TILE", 32)
-    weights = naive.sampled_tiles(arguments[3], 1, 0)
+    weights = naive.sampled_tiles(arguments[2], 1, 0)
     assert (weights == 0).any() and (weights > 1).any()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    found = in_triton(scored_in_parts, arguments, options, 32, device)
+    found = in_triton(scored_by_kernels, arguments, options, ((32, 16, 4, 2), 32), False, device)
     wanted = naive.block_score(*arguments, **options)
     torch.testing.assert_close(found.float(), wanted.float(), atol=0.02, rtol=0)
-
-
-def scored_in_parts(arguments: tuple, options: dict[str, Any], tile: int, device: str) -> torch.Tensor:
-    """The launcher's result in products of 16 descriptions."""
-    q, k, first, place = arguments
-    before = launch.LAUNCH, launch.TILE
-    launch.LAUNCH, launch.TILE = (32, 16, 4, 2), tile
-    try:
-        place = SegmentGeometry(*list(vars(place).values())[:-1], place.first_keys.to(device))
-        return launch.block_score(q.to(device), k.to(device), first, place, **options).cpu()
-    finally:
-        launch.LAUNCH, launch.TILE = before
 
 
 @pytest.mark.parametrize("name", ["ragged", "padded", "one-cluster", "sampled-tiles"])
@@ -206,25 +201,25 @@ def test_the_size_of_the_pieces_changes_nothing(name, monkeypatch) -> None:
     torch.testing.assert_close(naive.block_score(*arguments, **options), whole)
 
 
-@pytest.mark.parametrize("factor", [20.0, 200.0])
-def test_a_tile_that_the_normaliser_leaves_out_takes_nothing_from_the_others(factor) -> None:
-    """Its logits stand tens and hundreds of nats above all that count: its share ends at 1."""
+def test_a_tile_that_the_normaliser_leaves_out_takes_nothing_from_the_others() -> None:
+    """Its logits stand hundreds of nats above all that count: its share ends at 1."""
     case = PROBLEMS["sampled-tiles"]
-    (q, k, first, place), options = problem(*case[:4], **case[4])
+    arguments, options = problem(*case[:4], **case[4])
+    k, place = arguments[0].k, arguments[2]
     left_out = (naive.sampled_tiles(place, 2, 0)[0] == 0).nonzero()[0, 0].item()
-    k[:, :, left_out * 16 : (left_out + 1) * 16] *= factor
-    found, wanted = naive.block_score(q, k, first, place, **options), by_loops(q, k, first, place, **options)
+    k[:, :, left_out * 16 : (left_out + 1) * 16] *= 200.0
+    found, wanted = naive.block_score(*arguments, **options), by_loops(*arguments, **options)
     torch.testing.assert_close(found.double(), wanted, atol=0.01, rtol=0)
     assert (found[..., left_out] > -0.5).any() and (found[..., 0] > LEAST_SCORE).any()
 
 
 def test_what_the_padding_holds_and_one_key_out_of_range_leave_the_other_blocks_alone() -> None:
-    (q, k, first, place), options = problem(96, 300, 8, [64, 64])
-    wanted = naive.block_score(q, k, first, place, **options)
+    arguments, options = problem(96, 300, 8, [64, 64])
+    wanted, k = naive.block_score(*arguments, **options), arguments[0].k
     k[:, :, :64] = torch.nan
-    torch.testing.assert_close(naive.block_score(q, k, first, place, **options), wanted)
+    torch.testing.assert_close(naive.block_score(*arguments, **options), wanted)
     k[:, :, 150, 0] = 1e20  # its square overflows
-    found = naive.block_score(q, k, first, place, **options)
+    found = naive.block_score(*arguments, **options)
     assert found.isfinite().all() and (found > LEAST_SCORE).any()
 
 
@@ -248,7 +243,7 @@ def test_one_key_apart_in_its_block_keeps_its_share() -> None:
     k, q = (torch.randn(1, 1, 1_024, 32, generator=g) * 0.3 for _ in range(2))
     k[0, 0, 100] = q[0, 0, 900] = 3.0
     score = {
-        clusters: naive.block_score(q, k, 0, place, rows=32, clusters=clusters, scale=32**-0.5, softcap=None)
+        clusters: naive.block_score(Logits(q, k, 32**-0.5), 0, place, rows=32, clusters=clusters)
         for clusters in (1, 2)
     }
     logits = (q @ k.mT * 32**-0.5).masked_fill(torch.ones(1_024, 1_024).triu(1).bool(), -torch.inf)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from routesparse.kernels.exact_rows import Kept, launch, naive
+from routesparse.kernels.logits import Logits
 
 # Several parts share the keys, and their tiles end inside a part.
 PARTS = 4
@@ -65,19 +66,20 @@ def problem(
     options = {
         "first_keys": None if first_keys is None else torch.tensor(first_keys),
         "window": window,
-        "scale": size**-0.5,
-        "softcap": softcap,
-        "sinks": torch.linspace(-1.0, 4.0, 4) if sinks else None,
         "planned": planned or kept is not None,
         "kept": kept,
     }
-    return (*tensors, rows), options
+    q, k, v, out = tensors
+    logits = Logits(q, k, size**-0.5, softcap, torch.linspace(-1.0, 4.0, 4) if sinks else None)
+    return (logits, v, out, rows), options
 
 
 def moved(value, device):
     """On the device; None and numbers as they are."""
     if isinstance(value, Kept):
         return Kept(*(moved(x, device) for x in value))
+    if isinstance(value, Logits):
+        return Logits(*(moved(x, device) for x in vars(value).values()))
     return value.to(device) if torch.is_tensor(value) else value
 
 
@@ -87,7 +89,7 @@ def launched(arguments, options, programs=PARTS * 2):
     *tensors, rows = arguments
     there = {name: moved(x, device) for name, x in options.items()}
     with mock.patch.object(launch, "PROGRAMS", programs):
-        found = launch.exact_rows(*(x.to(device) for x in tensors), rows, **there)
+        found = launch.exact_rows(*(moved(x, device) for x in tensors), rows, **there)
     return {name: moved(value, "cpu") for name, value in vars(found).items()}
 
 
@@ -112,7 +114,8 @@ def test_the_kernels_say_of_rows_what_the_twin_says(case, in_triton) -> None:
 @pytest.mark.parametrize("place", ["out", "q", "k", "v"])
 def test_nan_is_the_worst_that_can_be_said_of_a_row(place, in_triton) -> None:
     arguments, options = problem(blocks=64)
-    named = dict(zip(("q", "k", "v", "out"), arguments, strict=False))
+    logits, v, out, _ = arguments
+    named = {"q": logits.q, "k": logits.k, "v": v, "out": out}
     named[place][0, :, 0] = torch.nan
     arguments[-1][0, :, 0] = 0
     arguments[-1][0, :, 1] = 169
@@ -135,8 +138,8 @@ def test_many_rows_of_a_long_layer_equal_float64_attention() -> None:
         torch.randn(1, heads, 20_011, 128, generator=g, device="cuda").bfloat16() for heads in (32, 8, 8, 32)
     )
     rows = torch.randint(0, 20_011, (1, 32, 64), generator=torch.Generator().manual_seed(0))
-    options = {"first_keys": None, "window": None, "scale": 128**-0.5, "softcap": None, "sinks": None}
-    found, again = (launch.exact_rows(q, k, v, out, rows, **options) for _ in range(2))
+    logits, options = Logits(q, k, 128**-0.5), {"first_keys": None, "window": None}
+    found, again = (launch.exact_rows(logits, v, out, rows, **options) for _ in range(2))
     assert torch.equal(found.error, again.error) and torch.equal(found.deviation, again.deviation)
     key = torch.arange(20_011, device="cuda")
     for h in range(0, 32, 5):
@@ -148,31 +151,3 @@ def test_many_rows_of_a_long_layer_equal_float64_attention() -> None:
         reach = weights @ v[0, h // 4].double().norm(dim=-1)
         torch.testing.assert_close(found.error[0, h].double(), apart / exact.norm(dim=-1), rtol=1e-5, atol=0)
         torch.testing.assert_close(found.deviation[0, h].double(), apart / reach, rtol=1e-5, atol=0)
-
-
-@pytest.mark.parametrize(("capability", "dtype"), [(80, "bf16"), (90, "bf16"), (90, "fp32")])
-@pytest.mark.parametrize("many", [False, True], ids=["few", "many"])
-def test_the_kernels_compile_and_fit(many: bool, dtype: str, capability: int, ptx_of) -> None:
-    from routesparse.kernels.exact_rows.kernel import attend_rows_kernel, compare_rows_kernel
-
-    tile, width, warps, stages = launch.shape_of(1_000 if many else 32, 4 if dtype == "fp32" else 2)
-    constants = {"HEAD": 128, "HEAD_PADDED": 128, "VALUE": 128, "VALUE_PADDED": 128, "UPCAST": False}
-    constants |= {"PRECISION": "ieee" if dtype == "fp32" else "tf32", "RANGE": 1.0, "STAGES": stages}
-    constants |= {
-        "BLOCK": 64,
-        "SINGLE": True,
-        "PLANNED": True,
-        "KEY_START": True,
-        "WINDOW": True,
-        "SOFTCAP": True,
-    }
-    constants |= {"ROWS": tile, "KEYS": width, "stride_qd": 1, "stride_kd": 1, "stride_vd": 1}
-    types = {f"{name}_ptr": f"*{dtype}" for name in ("q", "k", "v", "ran")}
-    types |= {f"{name}_ptr": "*fp32" for name in ("top", "sum", "reach", "out", "value", "sinks")}
-    types |= {"first_key_ptr": "*i64", "key_ptr": "*i64", "scale": "fp32", "softcap": "fp32"}
-    types |= {f"{name}_ptr": "*u8" for name in ("blocks", "single", "flag")}
-    ptx_of(attend_rows_kernel, constants, types, capability, num_warps=warps)
-    constants = {"VALUE": 128, "VALUE_PADDED": 128, "PARTS": 128, "SOME": launch.SOME, "RANGE": 1.0}
-    constants |= {"SINKS": True, "PLANNED": True, "KEPT": True, "stride_od": 1}
-    ptx = ptx_of(compare_rows_kernel, constants, types, capability, num_warps=4)
-    assert "ld.local" not in ptx

@@ -1,14 +1,16 @@
-"""Block scores by Hopper's own instructions: against the Triton kernel and the twin on a GPU, compiled without one."""
+"""Block scores by Hopper's own instructions: against the Triton kernel and the twin. Needs a GPU."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 import torch
 
 from routesparse.kernels import block_score as launch
-from routesparse.kernels.block_score import LEAST_SCORE, hopper_launch, naive
+from routesparse.kernels.block_score import hopper_launch, naive
 from routesparse.kernels.geometry import SegmentGeometry
-from routesparse.kernels.rules import NORMALISER_STEP
+from routesparse.kernels.logits import Logits
 
 # Rows, keys, head size, first keys, sinks: products with and without masks, sampled tiles, prompts shorter than a tile.
 PROBLEMS = {
@@ -38,47 +40,16 @@ def test_the_hopper_kernel_scores_as_the_other_kernel_and_the_twin_do(case, monk
     k = normal(batch, keys + 9, 2, size).transpose(1, 2) + normal(batch, 2, 1, size)
     first = torch.tensor(first_keys, device="cuda")
     place = SegmentGeometry(keys - rows, rows, keys, rows // 128, 128, 64, 1, first)
-    options = {"rows": 16, "clusters": 1, "scale": size**-0.5, "softcap": None}
-    options["sinks"] = normal(4).float() if sinks else None
-    found = launch.block_score(q, k, 7, place, **options)
+    logits = Logits(q, k, size**-0.5, sinks=normal(4).float() if sinks else None)
+    arguments, options = (7, place), {"rows": 16, "clusters": 1}
+    found = launch.block_score(logits, *arguments, **options)
     table = torch.tensor([q.data_ptr(), k.data_ptr()], device="cuda")
-    others = (
-        torch.zeros_like(q),
-        torch.zeros_like(k),
-    )  # of the same layout; the table says where the real ones lie
-    assert torch.equal(launch.block_score(*others, 7, place, **options, table=table), found)
-    twin = naive.block_score(q, k, 7, place, **options)
+    # Blank tensors of the same layout; the table says where the real ones lie.
+    by_table = replace(logits, q=torch.zeros_like(q), k=torch.zeros_like(k), table=table)
+    assert torch.equal(launch.block_score(by_table, *arguments, **options), found)
+    twin = naive.block_score(logits, *arguments, **options)
     monkeypatch.setattr(hopper_launch, "can_run", lambda *_: False)
-    other = launch.block_score(q, k, 7, place, **options)
+    other = launch.block_score(logits, *arguments, **options)
     # One step of half precision near LEAST_SCORE is 1/64.
     torch.testing.assert_close(found.float(), other.float(), atol=0.02, rtol=0)
     torch.testing.assert_close(found.float(), twin.float(), atol=0.02, rtol=0)
-
-
-@pytest.mark.parametrize("sinks", [False, True], ids=["plain", "sinks"])
-@pytest.mark.parametrize("head_size", [64, 128], ids=["d64", "d128"])
-def test_the_hopper_kernel_compiles_and_fits(head_size: int, sinks: bool, ptx_of) -> None:
-    from triton.experimental.gluon import language as gl
-    from triton.experimental.gluon._runtime import GluonASTSource
-
-    from routesparse.kernels.block_score.hopper_kernel import hopper_score_kernel as kernel
-
-    constants = {
-        "LEAST": LEAST_SCORE,
-        "BLOCK_Q": 128,
-        "BLOCK_K": 64,
-        "STEP": NORMALISER_STEP,
-        "HEAD": head_size,
-    }
-    constants |= {"SINKS": sinks, "INDIRECT": not sinks, "stride_qd": 1, **hopper_launch.settings(head_size)}
-    types = {
-        "q_ptr": "*bf16",
-        "table_ptr": "*i64",
-        "first_key_ptr": "*i64",
-        "out_ptr": "*fp16",
-        "scale": "fp32",
-    }
-    types |= {"count_ptr": "*fp32", "sinks_ptr": "*fp32"}
-    types["desc"] = f"tensordesc<bf16[64, 64],{gl.NVMMASharedLayout(128, 16, rank=2)!r}>"
-    ptx = ptx_of(kernel, constants, types, source=GluonASTSource, num_warps=4)
-    assert "wgmma.mma_async" in ptx and "cp.async.bulk.tensor" in ptx

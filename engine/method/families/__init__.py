@@ -33,8 +33,6 @@ from routesparse.engine.rows import Pattern
 from routesparse.kernels.rules import DENSE as NO_FAMILY
 
 if TYPE_CHECKING:
-    from routesparse.engine.device.inputs import AttentionInputs
-    from routesparse.engine.method.records import Probe
     from routesparse.kernels.geometry import FamilyMaps
 
 LIBRARY_VERSION = 5
@@ -72,7 +70,7 @@ def find(name: str) -> Family:
 def using(*families: Family) -> Iterator[None]:
     """These families alone, in this order, until the block ends.
 
-    Errors: PatternError for two of one name or letter, or those of dense.
+    Errors: PatternError for two families with one name or letter, or with that of dense.
     """
     global _registered
     taken_names = [DENSE, *(family.name for family in families)]
@@ -163,27 +161,21 @@ def _stamped(stamp: str, known: tuple[Family, ...]) -> frozenset[Pattern] | None
     return None
 
 
-def build_unprobed(
-    inputs: AttentionInputs, segment: Segment, candidates: Sequence[Candidate]
-) -> dict[str, FamilyIndex]:
+def build_unprobed(context: Context) -> dict[str, FamilyIndex]:
     """The indices of the families that need no probe."""
-    return _build(Context(inputs, segment, candidates), needs_probe=False)
+    return _build(context, needs_probe=False)
 
 
 def build_indices(
-    inputs: AttentionInputs,
-    segment: Segment,
-    probe: Probe,
-    candidates: Sequence[Candidate],
-    unprobed: Mapping[str, FamilyIndex] | None = None,
+    context: Context, unprobed: Mapping[str, FamilyIndex] | None = None
 ) -> dict[str, FamilyIndex]:
     """Every family's index for one layer and segment, all heads at once (step 2 of the paper's table).
 
     unprobed: ``build_unprobed``'s, where they are built already.
     """
     if unprobed is None:
-        unprobed = build_unprobed(inputs, segment, candidates)
-    found = {**unprobed, **_build(Context(inputs, segment, candidates, probe), needs_probe=True)}
+        unprobed = build_unprobed(context)
+    found = {**unprobed, **_build(context, needs_probe=True)}
     return {name: found[name] for name in names()}
 
 

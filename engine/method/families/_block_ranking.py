@@ -27,9 +27,7 @@ from routesparse.kernels.rules import (
 if TYPE_CHECKING:
     import torch
 
-    from routesparse.engine.device.inputs import AttentionInputs
-    from routesparse.engine.method.records import Context, Probe
-    from routesparse.engine.method.segments import Segment
+    from routesparse.engine.method.records import Context
 
 
 class RankedLevels(NamedTuple):
@@ -41,28 +39,20 @@ class RankedLevels(NamedTuple):
     floor_counts: torch.Tensor
 
 
-def block_scores(inputs: AttentionInputs, segment: Segment) -> torch.Tensor:
+def block_scores(context: Context) -> torch.Tensor:
     """Logarithm of each KV block's share of each query block's rows: float16 [B, H, M, N]."""
     from routesparse.kernels.block_score import block_score
 
-    short = segment.keys <= LONG_KEYS
-    return block_score(
-        inputs.q,
-        inputs.k,
-        segment.first,
-        segment.geometry(inputs.first_keys()),
-        rows=SCORE_ROWS if short else LONG_SCORE_ROWS,
-        clusters=SCORE_CLUSTERS if short else LONG_SCORE_CLUSTERS,
-        scale=inputs.scale,
-        softcap=inputs.softcap,
-        sinks=inputs.sinks,
-        table=inputs.table,
-    )
+    segment = context.segment
+    rows, clusters = SCORE_ROWS, SCORE_CLUSTERS
+    if segment.keys > LONG_KEYS:
+        rows, clusters = LONG_SCORE_ROWS, LONG_SCORE_CLUSTERS
+    return block_score(context.inputs.logits, segment.first, context.geometry, rows=rows, clusters=clusters)
 
 
-def question_scores(probe: Probe) -> torch.Tensor:
+def question_scores(context: Context) -> torch.Tensor:
     """Logarithm of the most that a recent row reads of each KV block, over QUESTION_FACTOR: float32 [B, H, N]."""
-    return (probe.recent_block_mass.amax(2) / QUESTION_FACTOR).log()
+    return (context.probe.recent_block_mass.amax(2) / QUESTION_FACTOR).log()
 
 
 def log_floors(shares: Sequence[float]) -> np.ndarray:
@@ -71,7 +61,7 @@ def log_floors(shares: Sequence[float]) -> np.ndarray:
 
 
 def ranked(context: Context) -> RankedLevels:
-    """Levels of block_sparse and floor from one pass; one without budgets has a level that nobody reads."""
+    """Levels of block_sparse and floor from one pass; a family without budgets gets one level that nobody reads."""
     from routesparse.engine.device.constants import constant
     from routesparse.kernels.level_maps import score_levels
 
@@ -79,8 +69,8 @@ def ranked(context: Context) -> RankedLevels:
     blocks = [c.blocks for c in context.budgets("block_sparse")] or [1]
     shares = [c.share for c in context.budgets("floor")] or [1.0]
     found = score_levels(
-        block_scores(context.inputs, context.segment),
-        question_scores(context.probe),
+        block_scores(context),
+        question_scores(context),
         context.geometry,
         constant(np.array(blocks, dtype=np.int32), device),
         constant(log_floors(shares), device),
@@ -108,17 +98,9 @@ def ranked_row(context: Context, unit: tuple[int, int], i: int) -> RankedRow:
     batch, head = unit
     forced, causal = (mask[min(batch, len(mask) - 1), 0, i].numpy() for mask in context.forced_and_causal)
     free = np.flatnonzero(causal & ~forced)
-    score = context.once(_scores)[batch, head, i].float().numpy()
-    score = np.maximum(score, context.once(_question)[batch, head].numpy())[free]
+    score = context.once(block_scores)[batch, head, i].float().numpy()
+    score = np.maximum(score, context.once(question_scores)[batch, head].numpy())[free]
     best = score.max(initial=-np.inf)
     width = np.float32(max(best - score.min(initial=np.inf), 1e-20)) / SCORE_BINS
     bins = np.minimum((best - score) * (np.float32(1.0) / width), SCORE_BINS - 1).astype(np.int64)
     return RankedRow(int(forced.sum()), free, score, bins)
-
-
-def _scores(context: Context) -> torch.Tensor:
-    return block_scores(context.inputs, context.segment)
-
-
-def _question(context: Context) -> torch.Tensor:
-    return question_scores(context.probe)

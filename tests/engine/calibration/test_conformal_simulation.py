@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from routesparse.engine.calibration.artifact import conformal_delta
-from routesparse.engine.method.certificate import betting_lower_bound
+from routesparse.kernels.betting_bound import betting_lower_bound
 
 REPETITIONS = 1_000
 UNITS = 40

@@ -57,6 +57,25 @@ def prompt(tokens=TOKENS, batch=1, seed=1):
     return torch.randint(3, 97, (batch, tokens), generator=torch.Generator().manual_seed(seed))
 
 
+@contextlib.contextmanager
+def registered(name, attend=None):
+    """A foreign attention function in transformers' table; without one, plain causal attention without extras."""
+
+    def plain(module, query, key, value, attention_mask, scaling=None, **kwargs):
+        out = (attend or causal)(query, key, value, scale=scaling, enable_gqa=True)
+        return out.transpose(1, 2).contiguous(), None
+
+    AttentionInterface.register(name, plain)
+    try:
+        yield
+    finally:
+        del AttentionInterface._global_mapping[name]
+
+
+def causal(*tensors, **options):
+    return F.scaled_dot_product_attention(*tensors, is_causal=True, **options)
+
+
 @pytest.fixture
 def nothing_left_behind():
     """Afterwards transformers' table has no entry of ours."""
@@ -80,21 +99,12 @@ def test_every_family_s_own_attention_is_exact(family, nothing_left_behind):
 
 @pytest.mark.parametrize("family", ["Gemma2", "Mistral", "GptOss"])
 def test_a_function_that_forgets_soft_cap_window_or_sinks_is_found(family):
-    def forgetful(module, query, key, value, attention_mask, scaling=None, **kwargs):
-        out = F.scaled_dot_product_attention(
-            query, key, value, is_causal=True, scale=scaling, enable_gqa=True
-        )
-        return out.transpose(1, 2).contiguous(), None
-
-    AttentionInterface.register("forgetful", forgetful)
-    try:
+    with registered("forgetful"):
         model = build(family, "forgetful")
         with certify(model, rows=24) as report:
             with pytest.raises(PromptError, match="nothing was certified yet"):
                 print(report.verdict)
             model(prompt())
-    finally:
-        del AttentionInterface._global_mapping["forgetful"]
     assert report.verdict.level == "differs" and report.run.mean_error > 0.02
 
 
@@ -103,28 +113,17 @@ def test_a_foreign_attention_function_is_certified_beside_its_plan(nothing_left_
     near = torch.arange(TOKENS).view(-1, 1) - torch.arange(TOKENS)
     read = ((near < 64) | (torch.arange(TOKENS) < 16)) & (near >= 0)
 
-    def banded(module, query, key, value, attention_mask, scaling=None, **kwargs):
-        out = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=read, scale=scaling, enable_gqa=True
-        )
-        return out.transpose(1, 2).contiguous(), None
+    def inside(b, h, q, k):
+        return ((q - k < 64) | (k < 16)) & (q >= k)
 
-    AttentionInterface.register("banded", banded)
-    try:
+    def banded(*tensors, **options):
+        return F.scaled_dot_product_attention(*tensors, attn_mask=read, **options)
+
+    mask = create_block_mask(inside, 1, 1, TOKENS, TOKENS, device="cpu", BLOCK_SIZE=(32, 32))
+    with registered("banded", banded):
         model = build(attention="banded")
-        mask = create_block_mask(
-            lambda b, h, q, k: ((q - k < 64) | (k < 16)) & (q >= k),
-            1,
-            1,
-            TOKENS,
-            TOKENS,
-            device="cpu",
-            BLOCK_SIZE=(32, 32),
-        )
         with certify(model, plan=mask, plan_name="band", rows=32, tolerance=0.01) as report:
             model(prompt())
-    finally:
-        del AttentionInterface._global_mapping["banded"]
     kept = report.run
     assert (report.last.name, report.last.plan, report.verdict.level) == ("banded", "band", "differs")
     assert kept.disagreement < 1e-4 and 0 < kept.mass < 1
@@ -177,26 +176,17 @@ def test_only_prefills_are_certified_and_one_in_so_many(nothing_left_behind):
     assert [one.queries for one in report.passes] == [40, 40] and report.skipped == 1
 
 
-def test_left_padding_is_neither_drawn_nor_read(nothing_left_behind):
-    model, ids = build(attention="sdpa"), prompt(200, batch=2)
-    real = torch.ones_like(ids)
-    real[1, :70] = 0
-    with certify(model) as report:
-        model(ids, attention_mask=real)
-    assert report.verdict.level == "exact"
-    for claims, scores in zip(report.by_layer, report.last.scores, strict=True):
-        assert scores["positions"][1].min() >= 70 and claims.rows == 2 * 4 * 64
-
-
-def test_arguments_by_position_are_seen_as_those_by_name(nothing_left_behind):
+def test_left_padding_is_neither_drawn_nor_read_wherever_the_mask_stands(nothing_left_behind):
     """Read as no mask, the padding would be compared with attention over padded keys."""
     model, ids = build(attention="sdpa"), prompt(200, batch=2)
     real = torch.ones_like(ids)
     real[1, :70] = 0
-    with certify(model, rows=16) as report:
-        model(ids, real)
-    assert report.verdict.level == "exact"
-    assert report.last.scores[0]["positions"][1].min() >= 70
+    for placed, named in (((), {"attention_mask": real}), ((real,), {})):
+        with certify(model, rows=16) as report:
+            model(ids, *placed, **named)
+        assert report.verdict.level == "exact"
+        for claims, scores in zip(report.by_layer, report.last.scores, strict=True):
+            assert scores["positions"][1].min() >= 70 and claims.rows == 2 * 4 * 16
     with pytest.raises(PromptError, match="pad on the left"), certify(model):
         model(ids, real.flip(1))
     with pytest.raises(PromptError, match="packed sequences"), certify(model):
@@ -241,46 +231,34 @@ def test_rows_are_placed_by_the_prompt_and_the_seed():
     assert first != positions(1, prompt()) and first != positions(0, prompt(seed=2))
 
 
-class Pausing:
-    """An attention function that waits, in its first call, for another thread to try."""
-
-    def __init__(self):
-        self.inside, self.tried, self.error = threading.Event(), threading.Event(), None
-
-    def __call__(self, module, query, key, value, attention_mask, scaling=None, **kwargs):
-        if not self.inside.is_set():
-            self.inside.set()
-            assert self.tried.wait(30)
-        out = F.scaled_dot_product_attention(
-            query, key, value, is_causal=True, scale=scaling, enable_gqa=True
-        )
-        return out.transpose(1, 2).contiguous(), None
-
-
 def test_a_second_thread_inside_the_model_is_refused_and_disturbs_nothing(nothing_left_behind):
-    pausing = Pausing()
-    AttentionInterface.register("pausing", pausing)
-    model = build(attention="pausing")
+    inside, tried, errors = threading.Event(), threading.Event(), []
+
+    def pausing(*tensors, **options):
+        """Waits, in its first call, for another thread to try."""
+        if not inside.is_set():
+            inside.set()
+            assert tried.wait(30)
+        return causal(*tensors, **options)
 
     def second():
-        assert pausing.inside.wait(30)
+        assert inside.wait(30)
         try:
             model(prompt(seed=2))
         except PromptError as error:
-            pausing.error = error
+            errors.append(str(error))
         finally:
-            pausing.tried.set()
+            tried.set()
 
     thread = threading.Thread(target=second)
-    try:
+    with registered("pausing", pausing):
+        model = build(attention="pausing")
         with certify(model, rows=8) as report:
             thread.start()
             model(prompt())
             thread.join(30)
             model(prompt(seed=3))
-    finally:
-        del AttentionInterface._global_mapping["pausing"]
-    assert "give each thread a copy" in str(pausing.error)
+    assert "give each thread a copy" in errors[0]
     assert [one.verdict.level for one in report.passes] == ["exact", "exact"]
 
 

@@ -14,16 +14,10 @@ from routesparse.engine.certification.named_rows import check_within, read_names
 from routesparse.engine.certification.report import Settings
 from routesparse.engine.errors import ConfigError, PromptError
 from routesparse.engine.prompts.text import Prompt
+from tests.engine import tiny_shape
 
 N = 200
-SHAPE = {
-    "vocab_size": 97,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-}
+SHAPE = tiny_shape.SHAPE
 
 
 def made(heads=4, seed=0):

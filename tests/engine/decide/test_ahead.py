@@ -1,9 +1,8 @@
-"""Compiling ahead: what is asked for, once, at which lengths, and what happens to errors. CPU; compiles one kernel."""
+"""Compiling ahead: what is asked for, once, at which lengths, and what happens to errors. CPU."""
 
 from __future__ import annotations
 
 import threading
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ from routesparse.engine.decide import ahead
 from routesparse.engine.method.segments import split
 from routesparse.engine.profiles.measure import free_settings
 from routesparse.kernels.compile_ahead import Compiler, Wanted, compile_kernel
+from tests.stand_in_gpu import stand_in_gpu
 
 triton = pytest.importorskip("triton")
 CPU = torch.device("cpu")
@@ -21,20 +21,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def a_hopper(monkeypatch):
     """The GPU that meta tensors stand for."""
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
-    machine = SimpleNamespace(multi_processor_count=132)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device=None: machine)
-
-
-@pytest.fixture
-def active_hopper(monkeypatch, tmp_path):
-    """Triton compiles for sm_90 where no GPU is, in a cache of its own."""
-    target = triton.backends.compiler.GPUTarget("cuda", 90, 32)
-    driver = SimpleNamespace(
-        get_current_device=lambda: 0, get_current_stream=lambda device: 0, get_current_target=lambda: target
-    )
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(triton.runtime.driver, "_active", driver)
+    stand_in_gpu(monkeypatch, 90)
 
 
 def wanted_at(tokens: int, *, limit_us: float | None = None, head_dim: int = 64, **changes) -> list[Wanted]:
@@ -64,7 +51,7 @@ def test_a_layer_too_large_for_one_program_climbs_by_tensors() -> None:
 
 
 def test_where_loads_are_measured_both_ways_are_wanted(monkeypatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (10, 0))
+    stand_in_gpu(monkeypatch, 100)
     attention = [w for w in wanted_at(65_536) if w.kernel.__name__ == "sparse_attention_kernel"]
     assert {each.options["DESCRIPTOR"] for each in attention} == {True, False}
 
@@ -83,23 +70,18 @@ def test_other_settings_ask_without_reading_a_value(changes) -> None:
     assert "block_lse_kernel" in names(wanted_at(40_000, **changes)) or changes.get("probe") == "pooled"
 
 
-def test_what_counts_as_one_compilation_is_one_to_triton(active_hopper) -> None:
+def test_what_counts_as_one_compilation_is_one_to_triton(monkeypatch) -> None:
     """The binder gives the key under which Triton keeps what it compiled."""
+    stand_in_gpu(monkeypatch, 90, compiles=True)
 
     def of_triton(wanted: Wanted) -> str:
-        binder = wanted.kernel.device_caches[0][-1]
+        binder = wanted.kernel.device_caches[90][-1]
         _, specialization, options = binder(*wanted.args, **wanted.options)
         return f"{wanted.kernel.__name__}{id(wanted.kernel)} {specialization} {sorted(options.items())}"
 
     every = [w for tokens in (65_536, 131_072, 70_001, 100_003, 40_016) for w in wanted_at(tokens)]
     pairs = {(each.key, of_triton(each)) for each in every}
     assert len(pairs) == len({ours for ours, _ in pairs}) == len({theirs for _, theirs in pairs})
-
-
-def test_a_wanted_kernel_compiles_from_blank_arguments(active_hopper) -> None:
-    wanted = next(w for w in wanted_at(70_001) if w.kernel.__name__ == "band_kernel")
-    compiled = wanted.kernel.warmup(*wanted.args, grid=(1,), **wanted.options)
-    assert "band_kernel" in compiled.asm["ptx"]
 
 
 def test_a_launch_under_the_interpreter_or_on_a_gpu_is_no_question() -> None:

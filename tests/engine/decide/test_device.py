@@ -86,7 +86,7 @@ def test_the_router_chooses_what_its_oracle_chooses(oracle, policy, share):
         cost, risk = scores.kernel_us, scores.risk(config.alpha, 0.0)
         gated = router.cheapest_admissible(scores.gate_statistic, scores.kernel_us, 0.8)
         limited = limit is not None and (config.policy == "budgeted" or taken(cost, gated) > limit)
-        wanted = solvers.solve_exact(risk, cost, limit) if limited else gated
+        wanted = oracle.solve_exact(risk, cost, limit) if limited else gated
         tensors = (torch.from_numpy(x) for x in (scores.gate_statistic, risk, scores.kernel_us))
         found = router.choose(*tensors, config, 0.8, limit)
         if limited:

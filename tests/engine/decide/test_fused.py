@@ -14,26 +14,26 @@ from routesparse.engine.decide.units import route_by_method
 from routesparse.engine.device.copies import Readout
 from routesparse.engine.device.timing import Stamps
 from routesparse.engine.method import fallback, router
-from routesparse.engine.method.certificate import betting_lower_bound
 from routesparse.engine.method.families import priced_candidate
 from routesparse.engine.method.layer_certificate import layer_lower_mass
 from routesparse.engine.method.layer_fallback import climb, masses_of
-from routesparse.engine.method.records import CERTIFICATE, Probe
+from routesparse.engine.method.records import CERTIFICATE, Context, Probe
 from routesparse.engine.method.router import Scores
+from routesparse.kernels.betting_bound import betting_lower_bound
 from tests.triton_process import triton_process
 
-# The interpreter is slow: 4 heads stand in three kinds, the others have 2.
+# The interpreter is slow: few heads and blocks, and several settings in one problem.
 PAIR = {"heads": 2, "kv_heads": 1}
 APART = {"heads": 2, "kv_heads": 2}
 KINDS = {
-    "ragged-n333": ({"n_q": 333}, {}),
     "by-address-n210": ({"n_q": 210, **PAIR}, {}, True),
-    "chunk-nq150-nk411": ({"n_q": 150, "n_k": 411, **APART}, {}),
-    "padded-b2-n250": ({"n_q": 250, "batch": 2, "key_start": [0, 77]}, {}),
-    "softcap-sinks-n230": ({"n_q": 230, "softcap": 3.0, "sinks": True, **PAIR}, {}),
-    "pooled-n270": ({"n_q": 270, **PAIR}, {"probe": "pooled"}),
-    "recent-100-n300": ({"n_q": 300, **PAIR}, {"recent_rows": 100, "tail_tokens": 128}),
-    "head-24-g4-n200": ({"n_q": 200, "head_dim": 24, "kv_heads": 1}, {}),
+    "pooled-chunk-nq90-nk331": ({"n_q": 90, "n_k": 331, **APART}, {"probe": "pooled"}),
+    "padded-b2-head-24-n170": ({"n_q": 170, "batch": 2, "key_start": [0, 77], "head_dim": 24, **PAIR}, {}),
+    "softcap-sinks-recent-100-n230": (
+        {"n_q": 230, "softcap": 3.0, "sinks": True, **PAIR},
+        {"recent_rows": 100, "tail_tokens": 128},
+    ),
+    "g4-n133": ({"n_q": 133, "kv_heads": 1}, {}),
 }
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: the interpreter is slow")
 # Rows of several pieces, of which some lie between the sink and the local blocks.
@@ -51,15 +51,21 @@ EXACT = (
     "placed rows",
     "counts of",
 )
+# Changes, lambda, candidates and units [B, H].
 ROUTED = {
-    "default-rows": ({"certificate_rows": 128}, 0.93, 21),
-    "32-certificate-rows": ({"tau": 0.82}, 0.9, 20),
-    "one-test": ({"max_tests": 1, "tau": 0.8}, 0.85, 9),
-    "five-tests": ({"max_tests": 5, "tau": 0.8, "alpha": 0.3}, 0.8, 21),
-    "no-fallback": ({"fallback": False, "tau": 0.83}, 0.9, 13),
-    "no-boundary": ({"boundary_rows": 0, "recent_rows": 100, "routing_rows": 33, "tau": 0.82}, 0.9, 16),
-    "200-certificate-rows": ({"certificate_rows": 200, "tau": 0.95}, 0.96, 11),
-    "all-admissible": ({"tau": 0.84}, 0.0, 21),
+    "default-rows": ({"certificate_rows": 128}, 0.93, 21, (2, 3)),
+    "32-certificate-rows": ({"tau": 0.82}, 0.9, 20, (2, 6)),
+    "one-test": ({"max_tests": 1, "tau": 0.8}, 0.85, 9, (2, 4)),
+    "five-tests": ({"max_tests": 5, "tau": 0.8, "alpha": 0.3}, 0.8, 21, (2, 4)),
+    "no-fallback": ({"fallback": False, "tau": 0.83}, 0.9, 13, (2, 4)),
+    "no-boundary": (
+        {"boundary_rows": 0, "recent_rows": 100, "routing_rows": 33, "tau": 0.82},
+        0.9,
+        16,
+        (2, 4),
+    ),
+    "200-certificate-rows": ({"certificate_rows": 200, "tau": 0.88}, 0.8, 11, (2, 2)),
+    "all-admissible": ({"tau": 0.84}, 0.0, 21, (2, 4)),
 }
 PRICED = {
     "default-rows": ({"certificate_rows": 128, "tau_layer": 0.7, "tau_head": 0.4}, (4, 6)),
@@ -70,7 +76,7 @@ PRICED = {
     "no-boundary": ({"boundary_rows": 0, "recent_rows": 100, "routing_rows": 33, "tau_layer": 0.65}, (5, 7)),
     "200-certificate-rows": ({"certificate_rows": 200, "tau_layer": 0.7, "tau_head": 0.4}, (4, 6)),
     "no-tau": ({"tau_layer": 0.0, "tau_head": 0.0}, (2, 6)),
-    "64-heads": ({"certificate_rows": 128, "tau_layer": 0.77, "tau_head": 0.5}, (2, 64)),
+    "20-heads": ({"certificate_rows": 128, "tau_layer": 0.77, "tau_head": 0.5}, (2, 20)),
 }
 MEANS = ("mass", "recent_mass", "disagreement")
 
@@ -151,9 +157,9 @@ def test_every_kernel_computes_what_its_twin_computes(pairs):
             assert twin == fused == 0
 
 
-@pytest.mark.parametrize(("changes", "gate", "width"), ROUTED.values(), ids=ROUTED.keys())
-def test_the_route_kernel_decides_and_records_what_the_method_does(run, changes, gate, width):
-    case = _run("random_units", changes, width)
+@pytest.mark.parametrize(("changes", "gate", "width", "units"), ROUTED.values(), ids=ROUTED.keys())
+def test_the_route_kernel_decides_and_records_what_the_method_does(run, changes, gate, width, units):
+    case = _run("random_units", changes, width, units)
     found, choice = run("route_by_kernels", case, gate)
     wanted = by_the_method(case, gate, found)
     assert wanted.keys() == found.keys()
@@ -216,9 +222,8 @@ def by_the_method(case, gate, found):
     stamps.lap()
     stamps.lap()
     settings = LayerSettings(config, gate, profile)
-    _, packed = route_by_method(
-        case["segment"], case["candidates"], probe, masses, case["described"], settings, None, stamps
-    )
+    context = Context(None, case["segment"], case["candidates"], probe)
+    _, packed = route_by_method(context, masses, case["described"], settings, None, stamps)
     packed.part("laps_us").zero_()
     wanted = {name: torch.from_numpy(x) for name, x in Readout(packed).numpy().items()}
     names = ("mass", "recent_mass", "disagreement", "density", "kernel_us")
@@ -243,9 +248,11 @@ def test_lap_times_are_exact_to_the_nanosecond(run):
 
 
 WHOLE = {
-    "padded-n300": ({"n_q": 300, "batch": 2, "key_start": [0, 61], **PAIR}, "certified"),
-    "chunk-nq200-nk520": ({"n_q": 200, "n_k": 520, **APART}, "priced"),
-    "softcap-n260": ({"n_q": 260, "softcap": 4.0}, "certified"),
+    "padded-softcap-n170": (
+        {"n_q": 170, "batch": 2, "key_start": [0, 61], "softcap": 4.0, **PAIR},
+        "certified",
+    ),
+    "chunk-nq100-nk420": ({"n_q": 100, "n_k": 420, **APART}, "priced"),
 }
 
 

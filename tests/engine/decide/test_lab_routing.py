@@ -10,7 +10,7 @@ from routesparse.engine.method import router
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.transformers import routed_by
 
-KINDS = ("prose", "code", "needle")
+KINDS = ("prose", "needle")
 LAYERS = (1, 3, 5, 7)
 
 

@@ -1,14 +1,13 @@
 """Memory of freed tensors: kept for the next ones, given back when asked. Linux with glibc, each in a new process."""
 
+import platform
 import subprocess
 import sys
 import textwrap
 
 import pytest
 
-from routesparse.engine.device import host_memory
-
-pytestmark = pytest.mark.skipif(host_memory._glibc() is None, reason="the C library is not glibc")
+pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 
 ALLOCATE = """
 import resource, psutil, torch

@@ -121,7 +121,7 @@ def test_a_score_is_at_least_what_the_question_makes_of_it(oracle, inputs):
     segment, rows, probe, candidates, _ = oracle.step_one_and_two(inputs)
     weights = oracle.block_sums(oracle.softmax(inputs)[0][:, :, segment.first :], segment.block_k)
     context = Context(inputs, segment, candidates, probe)
-    scores, raised = block_scores(inputs, segment).float(), 0
+    scores, raised = block_scores(context).float(), 0
     for b, h in itertools.product(*map(range, inputs.q.shape[:2])):
         recent = rows.rows[b, h, rows.slice_of(RECENT)]
         asked = weights[b, h, recent].amax(0) / QUESTION_FACTOR
@@ -199,12 +199,12 @@ def test_builders_scores_and_descriptors_ignore_what_the_certificate_rows_saw(or
 
     segment, _, probe, candidates, indices = oracle.step_one_and_two(inputs)
     bad = poisoned(probe)
-    rebuilt = build_indices(inputs, segment, bad, candidates)
+    rebuilt = build_indices(Context(inputs, segment, candidates, bad))
     for pattern, index in indices.items():
         assert torch.equal(rebuilt[pattern].levels, index.levels)
     assert torch.equal(rebuilt["vertical_slash"].columns, indices["vertical_slash"].columns)
-    good_cover = candidate_mass(inputs, segment, probe, indices, candidates)
-    bad_cover = candidate_mass(inputs, segment, bad, indices, candidates)
+    good_cover = candidate_mass(Context(inputs, segment, candidates, probe), indices)
+    bad_cover = candidate_mass(Context(inputs, segment, candidates, bad), indices)
     for kind in (0, 1, 3):
         assert torch.equal(bad_cover.group_mean(bad, kind), good_cover.group_mean(probe, kind))
     assert torch.equal(bad_cover.disagreement(bad), good_cover.disagreement(probe))

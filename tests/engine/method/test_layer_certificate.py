@@ -11,17 +11,14 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from routesparse.engine.method.certificate import (
-    betting_lower_bound,
-    kept_rung,
-    stepwise_lower_mass,
-)
+from routesparse.engine.method.certificate import kept_rung, stepwise_lower_mass
 from routesparse.engine.method.layer_certificate import (
     centres_and_bets,
     layer_lower_mass,
     layer_passes,
     log_wealth,
 )
+from routesparse.kernels.betting_bound import betting_lower_bound
 
 TAU, ERROR = 0.9, 0.05
 HEADS, ROWS = 8, 128

@@ -21,20 +21,15 @@ def last_segment(tokens):
 
 
 @pytest.mark.parametrize("tokens", LENGTHS)
-def test_levels_of_a_family_count_from_0_and_no_budget_comes_twice(tokens):
+def test_candidates_are_in_order_levels_count_from_0_and_no_budget_comes_twice(tokens):
     """That dearer ones read more is test_families.py's: what the numbers of a budget mean is its family's to say."""
     candidates = library(last_segment(tokens))
+    assert [c.index for c in candidates] == list(range(len(candidates)))
+    assert [c.pattern for c in candidates].index("dense") == len(candidates) - 1
     for pattern in families.names():
         family = [c for c in candidates if c.pattern == pattern]
         assert [c.level for c in family] == list(range(len(family)))
         assert len({(c.blocks, c.columns, c.share) for c in family}) == len(family)
-
-
-@pytest.mark.parametrize("tokens", LENGTHS)
-def test_candidates_are_numbered_in_order_with_dense_last_and_once(tokens):
-    candidates = library(last_segment(tokens))
-    assert [c.index for c in candidates] == list(range(len(candidates)))
-    assert [c.pattern for c in candidates].index("dense") == len(candidates) - 1
 
 
 @pytest.mark.parametrize("density", [0.0, 0.02, 0.1, 0.33, 0.5, 1.0])

@@ -14,7 +14,7 @@ from routesparse.engine.decide.layer import decide
 from routesparse.engine.errors import NumericsError
 from routesparse.engine.method import probe as probe_module
 from routesparse.engine.method.probe import draw_rows, run_probe
-from routesparse.engine.method.records import BOUNDARY, CERTIFICATE, RECENT, ROUTING
+from routesparse.engine.method.records import BOUNDARY, CERTIFICATE, RECENT, ROUTING, Context
 from routesparse.engine.method.segments import split
 from routesparse.kernels.block_lse import naive as block_lse
 from routesparse.kernels.recent_marginals import naive as recent_marginals
@@ -215,7 +215,7 @@ def test_nan_or_inf_in_queries_or_keys_is_refused(oracle, mode, name, value):
     segment = split(700, 700, oracle.SMALL)[-1]
     rows = draw_rows(segment, 1, 4, oracle.SMALL, 0, inputs.first_keys())
     config = replace(oracle.SMALL, probe=mode)
-    assert not run_probe(inputs, segment, rows, config).finite
+    assert not run_probe(Context(inputs, segment, ()), rows, config).finite
     with pytest.raises(NumericsError, match="NaN or Inf in the attention scores"):
         decide(inputs, segment, 0, LayerSettings(config, 0.9, oracle.PROFILE))
 
@@ -233,14 +233,14 @@ def test_a_pooled_row_gives_a_column_the_mean_of_its_block(oracle):
     inputs = oracle.draw_inputs(5)
     segment = split(inputs.q.shape[2], inputs.k.shape[2], config)[-1]
     rows = draw_rows(segment, *inputs.q.shape[:2], config, 3, inputs.first_keys())
-    probe = run_probe(inputs, segment, rows, config)
+    probe = run_probe(Context(inputs, segment, ()), rows, config)
     blocks = 4
     columns = torch.arange(blocks * config.block_k).expand(*inputs.q.shape[:2], -1)
     part, boundary = rows.slice_of(ROUTING), rows.slice_of(BOUNDARY)
     pooled = (part.start, part.stop, boundary.start)
     probed = ProbedRows(rows.rows, probe.lse, probe.block_mass, probe.sink_mass, segment.first, pooled)
     geometry = segment.geometry(inputs.first_keys())
-    mass = column_mass(inputs.q, inputs.k, probed, columns, geometry, inputs.scale, None)
+    mass = column_mass(inputs.logits, probed, columns, geometry)
     late = (rows.rows[:, :, part] + segment.position >= blocks * config.block_k).flatten(0, 1).all(0)
     assert late.any()
     whole = mass[:, :, part][:, :, late].unflatten(-1, (blocks, -1)).sum(-1)

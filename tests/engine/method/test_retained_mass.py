@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from routesparse.engine.method.records import BOUNDARY, RECENT, ROUTING
+from routesparse.engine.method.records import BOUNDARY, RECENT, ROUTING, Context
 from routesparse.engine.method.retained_mass import candidate_mass
 
 INPUTS = {
@@ -21,7 +21,7 @@ INPUTS = {
 def case(request, oracle):
     inputs = oracle.draw_inputs(1, **request.param)
     segment, rows, probe, candidates, indices = oracle.step_one_and_two(inputs)
-    covered = candidate_mass(inputs, segment, probe, indices, candidates)
+    covered = candidate_mass(Context(inputs, segment, candidates, probe), indices)
     plans = [oracle.plan_of_candidate(inputs, segment, candidates, indices, c.index) for c in candidates]
     return inputs, segment, rows, candidates, covered, plans
 
@@ -60,7 +60,7 @@ def test_density_counts_columns_as_parts_of_the_real_keys_tiles_and_dense_is_one
 def test_disagreement_is_the_standard_deviation_of_the_three_groups_means(oracle):
     inputs = oracle.draw_inputs(3)
     segment, rows, probe, candidates, indices = oracle.step_one_and_two(inputs)
-    covered = candidate_mass(inputs, segment, probe, indices, candidates)
+    covered = candidate_mass(Context(inputs, segment, candidates, probe), indices)
     means = torch.stack(
         [covered.row_mass[:, :, rows.slice_of(kind)].mean(2) for kind in (RECENT, ROUTING, BOUNDARY)]
     )

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from routesparse.engine.method.attend import head_density, lower
+from routesparse.engine.method.records import Context
 from routesparse.engine.method.segments import split
 from routesparse.kernels.rules import LISTED_SHARE
 
@@ -23,7 +24,7 @@ def lowered(oracle, inputs, choice=None):
     choice = (
         np.arange(shape[0] * shape[1]).reshape(shape) * 3 % 16 if choice is None else np.full(shape, choice)
     )
-    plan = lower(inputs, segment, indices, candidates, choice)
+    plan = lower(Context(inputs, segment, candidates), indices, choice)
     return segment, candidates, indices, choice, plan
 
 
@@ -93,7 +94,7 @@ def test_segment_plans_join_to_the_plan_of_the_chunk(oracle):
     plans = []
     for segment in split(600, 650, config):
         _, _, _, candidates, indices = oracle.step_one_and_two(inputs, config, segment)
-        plans.append(lower(inputs, segment, indices, candidates, np.full((1, 4), 5)))
+        plans.append(lower(Context(inputs, segment, candidates), indices, np.full((1, 4), 5)))
     joined = RowPlan.concat(plans).validate()
     assert (joined.n_q, joined.n_k) == (600, 650)
     first = 0
@@ -110,5 +111,5 @@ def test_the_density_from_counts_is_the_plans_exact_density(oracle, kind):
     for place in range(len(candidates)):
         choice = np.full(inputs.q.shape[:2], place)
         choice[:, 0] = len(candidates) - 1
-        plan = lower(inputs, segment, indices, candidates, choice)
+        plan = lower(Context(inputs, segment, candidates), indices, choice)
         torch.testing.assert_close(head_density(plan), plan.head_density(), atol=1e-12, rtol=0)

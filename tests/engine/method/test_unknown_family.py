@@ -9,6 +9,7 @@ from routesparse.engine.decide.heatmap import draw
 from routesparse.engine.errors import PatternError
 from routesparse.engine.method import families
 from routesparse.engine.method.attend import lower
+from routesparse.engine.method.records import Context
 from routesparse.engine.method.retained_mass import candidate_mass
 
 
@@ -39,9 +40,9 @@ def test_a_family_that_is_not_registered_is_refused(case):
     choice = choice_of(candidates, "fifth")
     told = rf"pattern 'fifth' is not registered, only {', '.join(families.names())}; add its family"
     with pytest.raises(PatternError, match=told):
-        candidate_mass(inputs, segment, probe, indices, candidates)
+        candidate_mass(Context(inputs, segment, candidates, probe), indices)
     with pytest.raises(PatternError, match=told):
-        lower(inputs, segment, indices, candidates, choice)
+        lower(Context(inputs, segment, candidates), indices, choice)
     with pytest.raises(PatternError, match=told):
         draw(probe, segment, indices)
 
@@ -51,9 +52,9 @@ def test_a_candidate_without_an_index_is_not_scored_or_run_as_dense(case):
     without = {name: index for name, index in indices.items() if name != "block_sparse"}
     told = rf"pattern 'block_sparse' has no index among {', '.join(sorted(without))}; build one"
     with pytest.raises(PatternError, match=told):
-        candidate_mass(inputs, segment, probe, without, candidates)
+        candidate_mass(Context(inputs, segment, candidates, probe), without)
     with pytest.raises(PatternError, match=told):
-        lower(inputs, segment, without, candidates, choice_of(candidates, "block_sparse"))
+        lower(Context(inputs, segment, candidates), without, choice_of(candidates, "block_sparse"))
     with pytest.raises(PatternError, match=told):
         draw(probe, segment, without)
 
@@ -65,7 +66,7 @@ def test_candidates_out_of_the_kernels_order_are_refused(case, order):
     moved = [candidates[i] for i in order]
     others = [c for c in candidates if c not in moved]
     with pytest.raises(PatternError, match="are out of order; scoring takes a_shape"):
-        candidate_mass(inputs, segment, probe, indices, (*moved, *others))
+        candidate_mass(Context(inputs, segment, (*moved, *others), probe), indices)
 
 
 @pytest.mark.parametrize(

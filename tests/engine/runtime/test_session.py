@@ -9,6 +9,7 @@ import torch
 
 from routesparse.engine.method import families
 from routesparse.engine.method.attend import dense_attention, lower
+from routesparse.engine.method.records import Context
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.kernels.interface import sparse_attention
 
@@ -69,7 +70,7 @@ def test_every_head_may_choose_another_family_and_budget(oracle, config):
         segment, _, _, candidates, indices = oracle.step_one_and_two(inputs)
         for shift in range(len(candidates)):
             choice = np.array([[(shift + 3 * h) % len(candidates) for h in range(4)]])
-            plan = lower(inputs, segment, indices, candidates, choice).validate()
+            plan = lower(Context(inputs, segment, candidates), indices, choice).validate()
             for h in range(4):
                 alone = oracle.plan_of_candidate(inputs, segment, candidates, indices, int(choice[0, h]))
                 # The tail is dense, and so are rows that would list most of their blocks.

@@ -124,6 +124,7 @@ CASES = [
     Case("wide-blocks", 200, 300, block_q=64, block_k=128, columns=20),
 ]
 cases = pytest.mark.parametrize("case", CASES, ids=str)
+MANY_SPANS = Case("threads", 700, 900, heads=4, kv_heads=2, columns=30, dense=0.2)
 
 
 def assert_same(actual, expected, tolerance: float) -> None:
@@ -269,10 +270,16 @@ def test_torch_without_the_fused_operator_gives_the_same(case: Case, monkeypatch
     assert_same(sparse_attention(q, k, v, plan), reference.plan_attention(q, k, v, plan), 1e-5)
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_any_number_of_threads_gives_the_same_and_is_kept(threads: int, monkeypatch) -> None:
+@pytest.fixture
+def small_spans(monkeypatch) -> None:
+    """So that threads have several each."""
     monkeypatch.setattr(torch_cpu, "_SPAN_ROWS", 128)
-    case = Case("threads", 700, 900, heads=4, kv_heads=2, columns=30, dense=0.2)
+
+
+@pytest.mark.usefixtures("small_spans")
+@pytest.mark.parametrize("threads", [1, 3])
+def test_any_number_of_threads_gives_the_same_and_is_kept(threads: int) -> None:
+    case = MANY_SPANS
     q, k, v = case.tensors()
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -284,10 +291,10 @@ def test_any_number_of_threads_gives_the_same_and_is_kept(threads: int, monkeypa
     assert_same(actual, reference.plan_attention(q, k, v, case.plan()), 1e-5)
 
 
+@pytest.mark.usefixtures("small_spans")
 def test_two_threads_write_what_inference_mode_made(monkeypatch) -> None:
     """Also while somebody, as vLLM's worker does, holds torch.set_num_threads."""
-    monkeypatch.setattr(torch_cpu, "_SPAN_ROWS", 128)
-    case = Case("threads", 700, 900, heads=4, kv_heads=2, columns=30, dense=0.2)
+    case = MANY_SPANS
     q, k, v = case.tensors()
     wanted = sparse_attention(q, k, v, case.plan())
     before = torch.get_num_threads()

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from routesparse.kernels.attention import possible_loads, triton_launch
+from routesparse.kernels.attention import possible_loads
 from routesparse.kernels.attention.operands import descriptor_strides, fits_descriptor
 from routesparse.kernels.attention.row_order import row_order, row_order_triton
 from routesparse.kernels.attention.triton_launch import Config, fastest
 from routesparse.kernels.interface import RowPlan
+from tests.stand_in_gpu import stand_in_gpu
 
 
 @pytest.mark.parametrize("backend", ["torch", "triton"])
@@ -85,7 +86,7 @@ def test_an_axis_of_length_one_may_have_any_stride() -> None:
 def test_the_compute_capability_and_the_plan_choose_the_kernel(
     capability, dtype, head_size: int, options: dict, best: str, monkeypatch
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    stand_in_gpu(monkeypatch, 10 * capability[0])
     q, k = torch.zeros(1, 2, 256, head_size, dtype=dtype), torch.zeros(1, 1, 256, head_size, dtype=dtype)
     plan = RowPlan.dense(1, 2, 256, 256, **options)
     possible = possible_loads(q, k, k, plan, interpreted=False)
@@ -94,24 +95,24 @@ def test_the_compute_capability_and_the_plan_choose_the_kernel(
 
 
 def test_the_fastest_configuration_is_measured_once_and_kept(monkeypatch) -> None:
-    monkeypatch.setattr(triton_launch, "_chosen", {})
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    slow, fast = Config(False, 4, 1), Config(True, 8, 2)
+    stand_in_gpu(monkeypatch, 90)
+    slow, fast, kind = Config(False, 4, 1), Config(True, 8, 2), object()
     measured = []
 
     def time_ms(run) -> float:
         measured.append(run())
         return 1.0 if measured[-1] is fast else 2.0
 
-    monkeypatch.setattr(triton_launch, "_time_ms", time_ms)
     for _ in range(2):
-        assert fastest("kind", [slow, fast], lambda config: config) is fast
+        assert fastest(kind, [slow, fast], lambda config: config, time_ms) is fast
     assert measured == [slow, fast]
 
 
 def test_nothing_is_measured_while_a_graph_is_captured(monkeypatch) -> None:
-    monkeypatch.setattr(triton_launch, "_chosen", {})
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    first = Config(True, 8, 2)
-    assert fastest("kind", [first, Config(False, 8, 2)], lambda config: pytest.fail("measured")) is first
-    assert triton_launch._chosen == {}
+    stand_in_gpu(monkeypatch, 90)
+    first, second, kind = Config(True, 8, 2), Config(False, 8, 2), object()
+    with monkeypatch.context() as capturing:
+        capturing.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        assert fastest(kind, [first, second], lambda config: pytest.fail("measured")) is first
+    times = iter([2.0, 1.0])
+    assert fastest(kind, [first, second], lambda config: config, lambda run: next(times)) is second
