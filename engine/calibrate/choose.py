@@ -206,7 +206,7 @@ def choose(
 ) -> TunedPrice:
     """The price that reads least of those that keep the target.
 
-    header: of the rows' files (studies/tuning.py); measured: commands.
+    header: of the rows' files (tuning_windows.py); measured: commands.
 
     Errors: CalibrationError where no price does, or too little was measured.
     """

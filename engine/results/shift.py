@@ -20,9 +20,8 @@ from routesparse.engine.schema import FILLED, POSITIVE, Number, Positive, Share,
 KIND: Final = "shift of tuned prices"
 FILES = ("tuning_shift.json", "tuning_answers_shift.json")
 MOST_BYTES = 1 << 22
-KEPT = ("yes", "by its mean", "no")
-SIGNS = {"yes": "✓", "by its mean": "–", "no": "✕"}
-WORDS = {"yes": "kept", "by its mean": "kept by the mean only", "no": "missed"}
+# What becomes of a target, with its sign and words.
+FATES = {"yes": "✓ kept", "by its mean": "– kept by the mean only", "no": "✕ missed"}
 FRESH = {  # what a price is checked on, by units
     "windows": "windows of documents that no choice has seen",
     "questions": "fresh questions, those with a text around them over books that no choice has seen",
@@ -94,8 +93,8 @@ class Goal:
         return "kind of question" if self.measure == "answer" else "kind of text"
 
     def kept(self, use: Use) -> str:
-        """Whether the target is kept there: one of KEPT."""
-        return kept(use.loss, use.bound, self.limit)
+        """Whether the target is kept there, by the bound, by the mean alone, or not: one of FATES."""
+        return "yes" if use.bound <= self.limit else "by its mean" if use.loss <= self.limit else "no"
 
     def loss(self, value: float) -> str:
         """A loss with its unit: nats a token, or the share of changed tokens."""
@@ -119,18 +118,13 @@ class Shift:
         return f"{self.goals[0].units} of up to {self.tokens:,} tokens, model {self.model}, {'; '.join(self.sources)}"
 
 
-def kept(loss: float, bound: float, limit: float) -> str:
-    """Whether a target is kept: by the bound, by the mean alone, or not."""
-    return "yes" if bound <= limit else "by its mean" if loss <= limit else "no"
-
-
 def headline(goal: Goal) -> str:
     """How many pairs keep the target, and what the strictest price does."""
     shifted, own = goal.uses(own=False), goal.uses(own=True)
     text = (
         f"Target: {goal.words}, at {100 * goal.confidence:g} % confidence. Of {len(shifted)} pairs of a price and a "
         f"{goal.kind} that it was not tuned on: {_counts(goal, shifted)}. Of {len(own)} on a kind that it was tuned "
-        f"on, other {_SAMPLED[goal.units]}: {_counts(goal, own)}."
+        f"on, other {'documents' if goal.units == 'windows' else 'questions'}: {_counts(goal, own)}."
     )
     strict = next((one for one in goal.prices if one.robust), None)
     if strict is None:
@@ -142,9 +136,6 @@ def headline(goal: Goal) -> str:
         else f"keeps it on all {len(strict.uses)} kinds"
     )
     return f"{text} The strictest price, {strict.price:g}, {of}."
-
-
-_SAMPLED = {"windows": "documents", "questions": "questions"}
 
 
 def how(goal: Goal) -> str:
@@ -166,7 +157,7 @@ def how(goal: Goal) -> str:
 
 def _counts(goal: Goal, uses: list[Use]) -> str:
     found = [goal.kept(use) for use in uses]
-    return ", ".join(f"{found.count(one)} {WORDS[one]}" for one in KEPT)
+    return ", ".join(f"{found.count(one)} {told.partition(' ')[2]}" for one, told in FATES.items())
 
 
 def table(found: Shift, goal: Goal) -> Table:
@@ -179,7 +170,7 @@ def table(found: Shift, goal: Goal) -> Table:
             f"{use.windows} in {use.clusters}",
             goal.loss(use.loss),
             goal.loss(use.bound),
-            f"{SIGNS[goal.kept(use)]} {WORDS[goal.kept(use)]}",
+            FATES[goal.kept(use)],
             numbers.share(use.area),
             numbers.share(use.saved, 0),
         )

@@ -99,12 +99,9 @@ class _Predicting:
 
     def __init__(self, job: Job, bench: Bench, loaded: LoadedModel, done: frozenset[Any]) -> None:
         self._job, self.bench, self._loaded, self._done = job, bench, loaded, done
-        wanted = ["dense", *job.methods]
-        usable = methods.usable(wanted, bench.searched_for(wanted, job.lengths, job.data))
         self._methods = {
             (one.name, one.setting): (one, config_hash(one, loaded, job.extras, bench.segment_tokens))
-            for turn in usable
-            for one in turn
+            for one in bench.usable(["dense", *job.methods], job.lengths, job.data)
         }
         self.probes = probes_of(method for method, _ in self._methods.values())
         self.header = {

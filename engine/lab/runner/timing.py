@@ -50,11 +50,9 @@ def measure_times(job: Job, kind: type[Bench], limit_s: float = float("inf")) ->
     loaded = load_in_turn(job.model, 0)
     check_lengths(mine, loaded)
     bench = kind(loaded, extras=job.extras)
-    wanted = ["dense", *job.methods]
     usable = [
         (method, config_hash(method, loaded, job.extras, bench.segment_tokens))
-        for settings in methods.usable(wanted, bench.searched_for(wanted, job.lengths, job.data))
-        for method in settings
+        for method in bench.usable(["dense", *job.methods], job.lengths, job.data)
     ]
     done = {key(row) for row in timed(job) if row.get("git_commit") == git_commit()}
     spreads: list[float] = []

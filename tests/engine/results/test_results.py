@@ -121,36 +121,6 @@ def test_what_was_run_is_shown_not_what_was_asked_for(tmp_path):
     assert sum("(timed at bbbbbbb)" in cell for cell in cells) == 1
 
 
-def test_times_of_another_sitting_than_ours_say_so(tmp_path):
-    content = values.scores()
-    for row in content["suite"]:
-        commits = ["a" * 40] if row["method"] == "minference" else ["b" * 40]
-        row |= {"predicted_by": commits, "timed_by": commits, "medians": {"prefill_ms": 9.0}}
-    ((found,), _) = read(tmp_path, content)
-    table = tables.main_table(found)
-    times = {row[1]: row[table.heads.index("prefill")] for row in table.rows}
-    assert times["routesparse=0.5"] == "9.00 ms"
-    assert times["minference=1 (at aaaaaaa)"] == "9.00 ms (timed at aaaaaaa)"
-
-
-def test_a_verdict_says_in_whose_time_the_two_were_compared(tmp_path):
-    content = values.scores()
-    tested = content["hypotheses"][0]
-    tested |= {"time_ratios": [[1.01]]}
-    assert wording.verdict(read(tmp_path, content)[1][0]).endswith(
-        "routesparse=0.5 against minference=1 (1.01 of our time)"
-    )
-    tested |= {
-        "settings": [["minference=1", "routesparse=0.25", "routesparse=0.1"]],
-        "time_ratios": [[0.9, 1.2]],
-    }
-    assert wording.verdict(read(tmp_path, content)[1][0]).endswith(
-        "routesparse=0.25 (0.90 of its time), routesparse=0.1 (1.20 of its time) against minference=1"
-    )
-    tested |= {"unequal": "ours faster"}
-    assert "more time could buy ours nothing" in wording.verdict(read(tmp_path, content)[1][0])
-
-
 def test_a_control_that_does_not_lose_is_called_out(tmp_path):
     content = values.scores()
     content["suite"][-1] |= {"difference": values.estimate(0.5, 1)}

@@ -77,7 +77,7 @@ def main(argv: list[str] | None = None) -> None:
         "claims": [row for by in (CELL, ["pattern"], ["layer"]) for row in summaries(found, by)],
         "rates": rates(rows),
         "bounds": [
-            dict(zip(CELL, cell, strict=True)) | _bounds(part)
+            dict(zip(CELL, map(str, cell), strict=True)) | _bounds(part)
             for cell, part in units[units["is_sparse"]].groupby(CELL)
         ],
     }

@@ -1,21 +1,17 @@
-"""Paired comparison of methods whose settings trace curves of KL against area.
+"""Curves of KL against area that a method's settings trace, and what they reach at equal KL or area.
 
 A curve's points are sorted by area; between two of them log KL is linear in log area. A KL that rises with the area
-counts as the least KL at any smaller area. Resampled together: draw b takes the same prompts for every method, within
-each task; column 0 of every array is the sample itself, the others are draws.
+counts as the least KL at any smaller area. Columns of every array are draws of ``stats/paired.py``, the same for all
+methods; column 0 is the sample itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-RESAMPLES = 10_000
-LEVEL = 0.95
 EQUAL = 1e-9  # logarithms that differ by less count as equal
-Prompts = Mapping[str, np.ndarray]  # one number per prompt, by task
 
 
 class Reached(NamedTuple):
@@ -23,23 +19,6 @@ class Reached(NamedTuple):
 
     values: np.ndarray
     sides: np.ndarray
-
-
-def draws(sizes: Mapping[str, int], seed: int = 0, resamples: int = RESAMPLES) -> dict[str, np.ndarray]:
-    """Indices int64 [1 + resamples, n] by task."""
-    rng = np.random.default_rng(seed)
-    return {task: np.vstack([np.arange(n), rng.integers(0, n, (resamples, n))]) for task, n in sizes.items()}
-
-
-def means(numbers: Prompts, drawn: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Mean over tasks of the means over prompts, one per draw: [D]."""
-    return np.mean([values[drawn[task]].mean(1) for task, values in numbers.items()], axis=0)
-
-
-def interval(values: np.ndarray) -> tuple[float, float]:
-    """Percentile interval of the draws behind column 0."""
-    low, high = np.quantile(values[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
 
 
 def area_at(area: np.ndarray, kl: np.ndarray, goal: np.ndarray) -> Reached:

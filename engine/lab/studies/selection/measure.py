@@ -22,7 +22,7 @@ from routesparse.engine.lab.generators.samples import score_all
 from routesparse.engine.lab.rivals.kascade import KascadeSearch
 from routesparse.engine.lab.rivals.minference import MInferenceSearch
 from routesparse.engine.lab.rivals.rule import Rule, RuleRouter, Selection, View
-from routesparse.engine.lab.studies.selection.methods import Method
+from routesparse.engine.lab.studies.selection.methods import Method, usable
 from routesparse.engine.lab.studies.selection.prompts import DEVELOPMENT_SEED, Item, Prompt, Prompts
 from routesparse.engine.lab.studies.selection.together import Asked, Prefilled, answers_together, decoded
 from routesparse.engine.models.load import LoadedModel
@@ -160,7 +160,11 @@ class Bench(BesideDense):
         """One prefill's area and times, with the cache kept where the prompt has an answer."""
         return self.prefill(prompt, self.run(prompt, method))[1]
 
-    def searched_for(
+    def usable(self, wanted: Sequence[str], lengths: Sequence[int], data: Path) -> list[Method]:
+        """The methods that can be made, MInference with what its offline search finds."""
+        return usable(wanted, self._searched_for(wanted, lengths, data))
+
+    def _searched_for(
         self, wanted: Sequence[str], lengths: Sequence[int], data: Path
     ) -> dict[str, dict[str, Any]]:
         """What the offline searches of rules find on development prose, by rule, for those that ``wanted`` names."""

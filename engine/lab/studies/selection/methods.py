@@ -162,17 +162,15 @@ def rounds(wanted: Sequence[str]) -> list[list[tuple[str, float]]]:
     return [[(n, s[place]) for n, s in by_name.items() if place < len(s)] for place in range(longest)]
 
 
-def usable(wanted: Sequence[str], others: Mapping[str, dict[str, Any]] | None = None) -> list[list[Method]]:
-    """The methods of ``rounds`` that can be made; why another one can't is noted.
+def usable(wanted: Sequence[str], others: Mapping[str, dict[str, Any]]) -> list[Method]:
+    """The methods of ``rounds`` that can be made, in that order; why another one can't is noted.
 
     others: see ``find``, by name. Errors: ConfigError.
     """
-    made: list[list[Method]] = []
-    for one in rounds(wanted):
-        made.append([])
-        for name, setting in one:
-            try:
-                made[-1].append(find(name, setting, **(others or {}).get(name, {})))
-            except (ImportError, AttributeError, LookupError, TypeError) as error:
-                study.note(f"{name}={setting:g} is left out: {type(error).__name__}: {error}")
+    made: list[Method] = []
+    for name, setting in (one for turn in rounds(wanted) for one in turn):
+        try:
+            made.append(find(name, setting, **others.get(name, {})))
+        except (ImportError, AttributeError, LookupError, TypeError) as error:
+            study.note(f"{name}={setting:g} is left out: {type(error).__name__}: {error}")
     return made

@@ -92,9 +92,8 @@ class Measuring:
     def __init__(
         self, bench: Bench, arguments: argparse.Namespace, maker: prompts.Prompts, header: dict[str, Any]
     ) -> None:
-        searched = bench.searched_for(arguments.methods, arguments.lengths, arguments.data)
-        usable = methods.usable(arguments.methods, searched)
-        self._methods = {(one.name, one.setting): one for turn in usable for one in turn}
+        usable = bench.usable(arguments.methods, arguments.lengths, arguments.data)
+        self._methods = {(one.name, one.setting): one for one in usable}
         self.bench, self.header, self.probes = bench, header, probes_of(self._methods.values())
         self._extras, self._maker = not arguments.no_extras, maker
         self._prompts: dict[prompts.Item, prompts.Prompt] = {}

@@ -28,6 +28,7 @@ from routesparse.engine.lab import study
 from routesparse.engine.lab.studies.selection import curves
 from routesparse.engine.lab.studies.selection.methods import takes_extras
 from routesparse.engine.lab.studies.selection.rows import read_rows
+from routesparse.engine.stats.paired import LEVEL, Draws, interval
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "prose": ("text:prose",),
@@ -124,11 +125,11 @@ def difference(found: pd.DataFrame, point: tuple[str, float]) -> str:
     by_task = {str(task): part.to_numpy() for task, part in changes.groupby(level="task")}
     if not by_task:
         return ""
-    drawn = curves.means(by_task, curves.draws({task: len(values) for task, values in by_task.items()}))
+    drawn = Draws({task: range(len(values)) for task, values in by_task.items()})
+    found = interval(drawn.means(by_task))
     if max(map(len, by_task.values())) < 2:
-        return f"{drawn[0]:+.1f}"
-    low, high = curves.interval(drawn)
-    return f"{drawn[0]:+.1f} [{low:+.1f}, {high:+.1f}]"
+        return f"{found.value:+.1f}"
+    return f"{found.value:+.1f} [{found.low:+.1f}, {found.high:+.1f}]"
 
 
 def equal_tables(found: pd.DataFrame, base: str) -> Iterator[str]:
@@ -136,12 +137,14 @@ def equal_tables(found: pd.DataFrame, base: str) -> Iterator[str]:
     wide = found.pivot(index=PROMPT, columns=POINT, values=["area", "kl"]).sort_index()
     others = [point for point in wide["kl"].columns if point != DENSE]
     wide = wide[wide["kl"][others].notna().any(axis=1)]
+    if wide.empty:
+        return
     area, kl = (wide[name][others].dropna(axis=1) for name in ("area", "kl"))
     tasks = wide.index.get_level_values("task")
-    drawn = curves.draws({task: int((tasks == task).sum()) for task in dict.fromkeys(tasks)}, seed=1)
+    drawn = Draws({task: range((tasks == task).sum()) for task in dict.fromkeys(tasks)}, seed=1)
 
     def drawn_means(values: pd.Series) -> np.ndarray:
-        return curves.means({task: values[tasks == task].to_numpy() for task in drawn}, drawn)
+        return drawn.means({task: values[tasks == task].to_numpy() for task in drawn.places})
 
     noise = kl[NOISE].groupby(level="task").mean().mean() if NOISE in kl else 0.0
     floor = max(FLOOR, noise)
@@ -180,10 +183,9 @@ def cell(found: curves.Reached, own: np.ndarray) -> str:
     ratios = found.values / own
     if found.sides[0]:
         return f"{'>' if found.sides[0] > 0 else '<='} {ratios[0]:.2f}"
-    low, high = curves.interval(ratios)
-    share = (1 - curves.LEVEL) / 2
+    around, share = interval(ratios), (1 - LEVEL) / 2
     below, above = (bool((found.sides[1:] == side).mean() > share) for side in (-1, 1))
-    return f"{ratios[0]:.2f} [{'<=' * below}{low:.2f}, {'>' * above}{high:.2f}]"
+    return f"{ratios[0]:.2f} [{'<=' * below}{around.low:.2f}, {'>' * above}{around.high:.2f}]"
 
 
 def head(cells: list[str]) -> str:

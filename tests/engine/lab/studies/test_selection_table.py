@@ -36,17 +36,6 @@ def test_a_kl_that_rises_with_the_area_counts_as_the_least_one_before():
     assert curves.kl_at(area, kl, np.array([0.2])).values[0] == pytest.approx(0.1)
 
 
-def test_methods_are_resampled_together_within_tasks():
-    drawn = curves.draws({"a": 5, "b": 3}, resamples=50)
-    assert drawn["a"].shape == (51, 5) and drawn["a"][0].tolist() == [0, 1, 2, 3, 4]
-    values = {"a": np.arange(5.0), "b": np.array([10.0, 10.0, 10.0])}
-    found = curves.means(values, drawn)
-    assert found[0] == 6.0
-    doubled = curves.means({task: 2 * x for task, x in values.items()}, drawn)
-    assert np.array_equal(doubled, 2 * found)
-    assert np.allclose(found, 5 + np.array([values["a"][i].mean() for i in drawn["a"]]) / 2)
-
-
 def row(method, setting, index, area, kl, *, task="relay", score=1.0, **more):
     return {
         "method": method, "setting": setting, "task": task, "length": 4096, "index": index, "seed": 1,
@@ -74,24 +63,6 @@ def test_a_method_with_twice_the_area_at_every_kl_is_said_to_read_twice_as_much(
     assert areas == ["| rival | 2.00 [2.00, 2.00] | 2.00 [2.00, 2.00] | 2.00 [2.00, 2.00] |"]
     losses = text.split("KL at equal area")[1].split("\n\n")[1].splitlines()[-1]
     assert losses == "| rival | > 1.00 | 2.00 [2.00, 2.00] | 2.00 [2.00, 2.00] |"
-
-
-def test_a_group_of_which_one_task_was_run_names_it(tmp_path):
-    for tasks, heading in (
-        (["niah_multivalue"], "## several needles (niah_multivalue only), 4,096 tokens (reported)"),
-        (["niah_multiquery", "niah_multivalue"], "## several needles, 4,096 tokens (reported)"),
-        (["qa"], "## qa, 4,096 tokens (reported)"),
-        (["text:code", "text:docs"], "## text of all domains (text:code, text:docs only), 4,096 tokens (reported)"),
-    ):  # fmt: skip
-        found = [row(name, 1.0, 0, 1.0, 0.0, task=task) for task in tasks for name in ("dense", "ours")]
-        lines = list(table.tables(written(tmp_path / "s.jsonl", found), "ours", True))
-        assert f"\n{heading}\n" in lines
-    one = list(
-        table.tables(
-            written(tmp_path / "s.jsonl", [row("dense", 1.0, 0, 1.0, 0.0, task="text:code")]), "", True
-        )
-    )
-    assert [line for line in one if "## " in line] == ["\n## code, 4,096 tokens (reported)\n"]
 
 
 def test_settings_that_lack_prompts_are_shown_but_not_compared(tmp_path):
