@@ -49,11 +49,11 @@ class Slow:
             *(x[0].double().repeat_interleave(groups, 0) for x in (view.inputs.k, view.inputs.v)),
         )
 
-    def tiles(self, view, reads) -> torch.Tensor:
-        """The KV blocks that hold a causal pair (row, key) which ``reads(head, row, key)``: bool [1, H, M, N]."""
+    def tiles(self, view, reads, heads: int = 1) -> torch.Tensor:
+        """The KV blocks that hold a causal pair (row, key) which ``reads(head, row, key)``: bool [1, heads, M, N]."""
         n = view.tokens
-        out = torch.zeros(1, view.heads, view.segment.query_blocks, view.segment.key_blocks, dtype=torch.bool)
-        for head in range(view.heads):
+        out = torch.zeros(1, heads, view.segment.query_blocks, view.segment.key_blocks, dtype=torch.bool)
+        for head in range(heads):
             for row in range(n):
                 for key in range(row + 1):
                     if reads(head, row, key):
