@@ -90,7 +90,7 @@ def test_bench_without_a_gpu_says_where_it_runs(capsys) -> None:
 
 
 def test_published_budgets_become_columns_and_the_nearest_diagonals() -> None:
-    shape = Shape(n_tokens=1_024)
+    shape = Shape(n_tokens=4_096)
     plans = published_plans(shape, seed=0, device="cpu")
     published = json.loads((paths.DATA / "baselines" / "minference_llama_3.1_8b.json").read_text())["budgets"]
     assert len(plans) == len(published) == 32
