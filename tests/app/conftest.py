@@ -156,41 +156,6 @@ def waiting(home, stored):
     return home
 
 
-def _map_page() -> None:
-    from routesparse.app.screens.routing_map import page as routing_map
-    from routesparse.app.shell.access import access
-
-    access().look_into_spool()
-    routing_map.render()
-
-
-@pytest.fixture
-def open_map():
-    """Draw the routing map with a query string."""
-
-    def draw(**query: str) -> AppTest:
-        page = AppTest.from_function(_map_page, default_timeout=30)
-        for name, value in query.items():
-            page.query_params[name] = value
-        return page.run()
-
-    return draw
-
-
-def _runs_page() -> None:
-    from routesparse.app.screens.runs import page as runs
-    from routesparse.app.shell.access import access
-
-    access().look_into_spool()
-    runs.render()
-
-
-@pytest.fixture
-def open_runs():
-    """Draw the Runs page alone (AppTest reruns no page of st.navigation that is a function)."""
-    return lambda: AppTest.from_function(_runs_page, default_timeout=30).run()
-
-
 def _any_page(name: str) -> None:
     from importlib import import_module
 

@@ -8,8 +8,8 @@ from routesparse.app.ui import states
 from routesparse.engine.store import bundle
 
 
-def test_runs_page_lists_what_is_in_the_spool(filled, open_runs):
-    page = open_runs()
+def test_runs_page_lists_what_is_in_the_spool(filled, open_page):
+    page = open_page("runs")
     table = page.dataframe[0].value
     assert list(table["prompt"]) == ["<b>router</b>.txt", "needles-16k.txt"]
     assert table["coverage"].isna().tolist() == [True, False]
@@ -17,19 +17,19 @@ def test_runs_page_lists_what_is_in_the_spool(filled, open_runs):
     assert "2 runs" in page.told
 
 
-def test_empty_runs_page_says_what_to_do(home, open_runs):
-    page = open_runs()
+def test_empty_runs_page_says_what_to_do(home, open_page):
+    page = open_page("runs")
     assert "No runs yet" in page.told
     assert page.code[0].value == states.here(".venv/bin/routesparse analyze FILE")
 
 
-def test_rejected_bundle_is_shown_with_its_reason(waiting, record, factory, open_runs):
+def test_rejected_bundle_is_shown_with_its_reason(waiting, record, factory, open_page):
     bad = bundle.write_bundle(factory.rename(record, "bad0bad0"), waiting / "spool")
     (bad / "audit.parquet").unlink()
-    page = open_runs()
+    page = open_page("runs")
     assert page.expander[-1].label == "1 rejected bundle"
     assert any("audit.parquet is missing" in text.value for text in page.text)
-    other_tab = open_runs()
+    other_tab = open_page("runs")
     page.button(key="discard-bad0bad0").click().run()
     assert not page.expander and page.dataframe
     other_tab.button(key="discard-bad0bad0").click().run()

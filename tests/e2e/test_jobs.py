@@ -245,7 +245,7 @@ def test_use_my_own_model_folder(address, page, context):
         {"name": f"{place}.txt", "mimeType": "text/plain", "buffer": text.encode()}
         for place, text in enumerate(LEDGERS)
     ]
-    page.locator("input[type=file]").set_input_files(files)
+    page.get_by_role("region", name="Texts").locator("input").set_input_files(files)
     # The list of files is the browser's; this line says that the page has them.
     page.get_by_text("Name the domain of these texts to begin").wait_for()
     page.get_by_label("Domain", exact=True).fill("harbour")

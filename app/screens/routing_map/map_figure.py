@@ -1,4 +1,4 @@
-"""The layer x head map as data for map.js: cells, letters, fallback marks, hovers, and the margin."""
+"""The layer x head map as data for map.js: cells, letters, fallback marks, hovers, the margin, and its legends."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import numpy as np
 import pandas as pd
 
 from routesparse.app.ui import design, numbers
-from routesparse.engine.method.families import DENSE
+from routesparse.engine.method import families
 from routesparse.engine.rows import outcome
 from routesparse.engine.store import frames
 
 FALLBACK_STEPS = ("kept", "dense by the router", "expanded", "dense by fallback", "ran uncertified")
+_CORNERS = "<span>■ dense by fallback</span><span>◥ expanded</span><span>◢ uncertified</span>"
 _STEPS = 64  # of the sequential scale; more can't be told apart
 _MARKS = {"dense": "d", "expand": "e"}
 _FORMATS = {
@@ -126,7 +127,11 @@ def drawing(
 
 
 def _certified(row: Any) -> str:
-    return "needs no certificate" if row.pattern == DENSE else f"certified {numbers.bound(row.lower_mass)}"
+    return (
+        "needs no certificate"
+        if row.pattern == families.DENSE
+        else f"certified {numbers.bound(row.lower_mass)}"
+    )
 
 
 def _values(shown: Cells, metric: str) -> list[str] | None:
@@ -149,7 +154,7 @@ def _hovers(choices: pd.DataFrame, metric: str, certified: pd.DataFrame | None) 
         ]
         if metric not in _IN_EVERY_HOVER:
             told = value_text(metric, getattr(row, metric))
-            if row.pattern == DENSE and metric == "audited_error":
+            if row.pattern == families.DENSE and metric == "audited_error":
                 told = "none: a dense head reads every key"
             lines.append(f"{metric.replace('_', ' ')} {told}")
         if row.fallback in _MARKS:
@@ -244,3 +249,48 @@ def _round_step(longest: float) -> float:
     """A tick distance of 1, 2 or 5 times a power of ten that gives two to four ticks."""
     power = 10.0 ** np.floor(np.log10(max(longest, 1e-9)))
     return float(next(s * power for s in (0.2, 0.5, 1.0, 2.0, 5.0) if longest / (s * power) <= 3.2))
+
+
+def legend(choices: pd.DataFrame, shown: Cells, metric: str, theme: design.Theme) -> str:
+    """What the colours mean, then the letters with their number of units, and the corners."""
+    counts = choices["pattern"].value_counts()
+    letters = []
+    for pattern in families.in_order(counts.index):
+        color = theme.pattern(pattern) if metric == "pattern" else theme.panel
+        style = f"background:{color};color:{design.text_on(color)}"
+        name = f"{design.name(pattern)} {counts.get(pattern, 0):,}"
+        letters.append(f'<span><i style="{style}">{design.letter(pattern)}</i>{name}</span>')
+    grey = shown.colors.size - len(choices)
+    if metric == "pattern" and grey:
+        letters.append(_swatch(theme.null, f"not recorded {grey:,}"))
+    scale = "" if metric == "pattern" else _legend_scale(shown, metric, theme)
+    return f'{scale}<div class="rs-legend">{"".join(letters)}{_CORNERS}</div>'
+
+
+def margin(layers: pd.DataFrame, several_segments: bool, theme: design.Theme) -> str:
+    """HTML: what stands right of the map. layers: rows of queries.layers."""
+    everywhere, here = (", all segments", ", this segment") if several_segments else ("", "")
+    marks = ['<i class="rs-bar"></i> measured', "<b>|</b> predicted"]
+    if layers["limit_us"].notna().any():
+        marks.append(f'<b style="color:{theme.warn}">|</b> Tℓ')
+    return f"ms a layer{everywhere}: {', '.join(marks)}; ◥■ heads expanded or dense by fallback{here}"
+
+
+def _swatch(color: str, name: str) -> str:
+    return f'<span><i style="background:{color}"></i>{name}</span>'
+
+
+def _legend_scale(shown: Cells, metric: str, theme: design.Theme) -> str:
+    """A metric's ends, and grey for not measured."""
+    if metric == "fallback":
+        last = len(FALLBACK_STEPS) - 1
+        steps = (_swatch(design.scale_color(theme, i / last), name) for i, name in enumerate(FALLBACK_STEPS))
+        return f'<div class="rs-legend">{"".join(steps)}</div>'
+    # A dense head has no certificate and no error: that is no gap in what was measured.
+    told = "not measured, or a dense head" if metric in ("lower_mass", "audited_error") else "not measured"
+    ends = ""
+    if shown.values is not None and not np.isnan(shown.values).all():
+        bar = f"width:110px;margin:0;background:linear-gradient(90deg,{', '.join(theme.scale)})"
+        low, high = value_text(metric, shown.low), value_text(metric, shown.high)
+        ends = f'<span>{low}</span><span><i style="{bar}"></i></span><span>{high}</span>'
+    return f'<div class="rs-legend">{ends}{_swatch(theme.null, told)}</div>'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.screens.routing_map import answer_card, head_panel, map_figure, map_legend
+from routesparse.app.screens.routing_map import answer_card, head_panel, map_figure
 from routesparse.app.shell import navigate, run_header, switch, view
 from routesparse.app.shell.access import access
 from routesparse.app.shell.view import METRICS, View
@@ -105,7 +105,7 @@ def _map_card(
         )
         st.html(
             '<div class="rs-note" style="display:flex;flex-wrap:wrap;gap:0 18px"><span>layer ↓ head →</span>'
-            f'<span style="margin-left:auto">{map_legend.margin(layers, run.segments > 1, theme)}</span></div>'
+            f'<span style="margin-left:auto">{map_figure.margin(layers, run.segments > 1, theme)}</span></div>'
         )
         if run.tau_layer is not None:
             st.html(
@@ -114,7 +114,7 @@ def _map_card(
                 f"–: all dense{'; red: ran uncertified' if layers['layer_uncertified'].any() else ''})</div>"
             )
         _map(key="map", data={**drawing, "picked": list(picked)}, on_picked_change=_take_click)
-        st.html(map_legend.legend(choices, cells, shown.metric, theme))
+        st.html(map_figure.legend(choices, cells, shown.metric, theme))
         if shown.metric == "audited_error" and run.audit_depth == "none":
             again = {"from": queries.short_id(store, run.run_id), "audit": "rows"}
             navigate.link("Not audited: run it again with audit rows", "new", **again)

@@ -1,15 +1,23 @@
-"""What is said over prompts: the three claims, how often the audit found each true, and the rate of fallbacks."""
+"""What is said over prompts: the three claims, how often the audit found each true, and the rate of fallbacks.
+
+The unit of evidence is the prompt, never the head: heads of a prompt share its rows. Runs of the same text are one
+cluster, so analysing a prompt twice does not narrow the interval. Where every prompt is alike there is no interval:
+resampling would say 100 % to 100 %.
+"""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import pandas as pd
+import streamlit as st
 
 from routesparse.app.shell import scope
-from routesparse.app.ui import design, drift_note, glossary, numbers, prompt_stats
+from routesparse.app.ui import design, drift_note, glossary, numbers
+from routesparse.engine.stats.coverage import clustered_interval
 
 GROUPS = {"domain": "Domain", "length": "Length", "family": "Family", "layer": "Layer"}
+_COLUMNS = ("group", "runs", "prompts", "units", "mean", "sd", "least", "most", "low", "high")
 FALLBACK = "fallback"  # beside the claims: the share of units that became dense by fallback
 
 
@@ -66,7 +74,7 @@ def cards_html(coverage: pd.DataFrame, runs: pd.DataFrame, gaps: pd.Series, conf
     """The three claims side by side."""
     boxes = []
     for key, claim in CLAIMS.items():
-        groups = prompt_stats.by_group(per_prompt(coverage, runs, key, None), "group", "value")
+        groups = by_group(per_prompt(coverage, runs, key, None), "group", "value")
         void = drift_note.of_several(runs) if key == "conformal" else ""
         boxes.append(_card(claim, groups, _gap(key, gaps), confidence, void))
     return f'<div class="rs-claims rs-three">{"".join(boxes)}</div>'
@@ -103,4 +111,39 @@ def _gap(claim: str, gaps: pd.Series) -> str:
     return (
         f"Audited minus claimed: median {numbers.mass(gaps[f'{claim}_gap'])}, "
         f"95th percentile {numbers.mass(gaps[f'{claim}_gap_p95'])}."
+    )
+
+
+def by_group(per_prompt: pd.DataFrame, group: str, value: str) -> pd.DataFrame:
+    """One row per group, with _COLUMNS; rows whose value is NULL are left out, not counted as 0.
+
+    per_prompt: one row per run with the columns ``group``, ``value``, ``prompt_sha256`` and ``units``. ``low`` and
+    ``high`` are NULL with fewer than two prompts: one prompt has no interval.
+    """
+    known = per_prompt.dropna(subset=[value])
+    rows = [
+        _summary(str(name), tuple(part[value]), tuple(part["prompt_sha256"]), int(part["units"].sum()))
+        for name, part in known.groupby(group, sort=False)
+    ]
+    return pd.DataFrame(rows, columns=list(_COLUMNS))
+
+
+@st.cache_data(max_entries=512, show_spinner=False)
+def _summary(
+    name: str, values: tuple[float, ...], prompts: tuple[str, ...], units: int
+) -> tuple[object, ...]:
+    """The row of one group; kept, because the interval resamples the prompts thousands of times."""
+    series = pd.Series(values)
+    low, high = clustered_interval(values, prompts) if len(set(prompts)) > 1 else (None, None)
+    return (
+        name,
+        len(values),
+        len(set(prompts)),
+        units,
+        float(series.mean()),
+        float(series.std(ddof=1)) if len(values) > 1 else None,
+        float(series.min()),
+        float(series.max()),
+        low,
+        high,
     )

@@ -105,8 +105,8 @@ def test_compare_says_so_and_links(certified, open_page):
     assert "trust?run=ce47f1ca" in told
 
 
-def test_runs_lists_certificates_apart_from_runs(certified, open_runs):
-    page = open_runs()
+def test_runs_lists_certificates_apart_from_runs(certified, open_page):
+    page = open_page("runs")
     assert not page.exception
     runs, certificates = (table.value for table in page.dataframe)
     assert len(runs) == 2 and len(certificates) == 1
@@ -115,19 +115,19 @@ def test_runs_lists_certificates_apart_from_runs(certified, open_runs):
     assert (row["mass"], row["hit"]) == ("0.75", "80 %")
 
 
-def test_a_deleted_certificate_can_be_restored(certified, open_runs):
-    open_runs()
+def test_a_deleted_certificate_can_be_restored(certified, open_page):
+    open_page("runs")
     store = access().store
     store.delete_run(ID)
-    page = open_runs()
+    page = open_page("runs")
     assert len(page.dataframe) == 1, "the runs alone"
     page.button(key=f"restore-{ID}").click().run()
     assert certificate_queries.newest(access().store) == ID
 
 
-def test_certificates_alone_are_listed_too(home, factory, open_runs):
+def test_certificates_alone_are_listed_too(home, factory, open_page):
     bundle.write_bundle(factory.make_certificate(), home / "spool")
-    page = open_runs()
+    page = open_page("runs")
     assert not page.exception and "No runs yet" in page.told and len(page.dataframe) == 1
 
 

@@ -153,9 +153,9 @@ def test_unknown_job_is_explained(home, open_page, job_id):
     assert "This link leads nowhere" in page.told
 
 
-def test_broken_queue_leaves_the_runs_readable(filled, open_runs):
+def test_broken_queue_leaves_the_runs_readable(filled, open_page):
     (filled / "jobs.sqlite3").write_bytes(b"no database, but long enough to be looked at" * 50)
-    page = open_runs()
+    page = open_page("runs")
     assert not page.exception
     assert len(page.dataframe[0].value) == 2
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from routesparse.app.screens.routing_map import map_figure, map_legend
+from routesparse.app.screens.routing_map import map_figure
 from routesparse.app.shell.access import access
 from routesparse.app.shell.view import METRICS
 from routesparse.app.ui import design, numbers, reason_words
@@ -287,7 +287,7 @@ def draw(store):
 def test_every_metric_has_a_map_and_a_legend(store, draw, metric, run):
     data, shown = draw(metric, run=run)
     json.dumps(data, allow_nan=False)
-    told = map_legend.legend(queries.choices(store, run, 0), shown, metric, design.LIGHT)
+    told = map_figure.legend(queries.choices(store, run, 0), shown, metric, design.LIGHT)
     assert "vertical-slash" in told and "◢ uncertified" in told
 
 
@@ -335,9 +335,9 @@ def test_the_margin_holds_times_and_counts_the_fallbacks_of_its_row(store, draw)
     assert any(of_all[layer] > count > 0 for layer, count in counted.items())
     told = f"all segments: {layers.dense_fallback[2]} of {layers.units[2]} units dense by fallback"
     assert told in row["tip"]
-    told = map_legend.margin(layers, True, design.LIGHT)
+    told = map_figure.margin(layers, True, design.LIGHT)
     assert "Tℓ" in told and "all segments:" in told and "this segment" in told
-    told = map_legend.margin(layers.assign(limit_us=None), False, design.LIGHT)
+    told = map_figure.margin(layers.assign(limit_us=None), False, design.LIGHT)
     assert "Tℓ" not in told and "segment" not in told
 
 

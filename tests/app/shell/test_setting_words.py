@@ -64,9 +64,7 @@ def test_nothing_is_said_of_the_models_own_positions():
     assert "RoPE" not in setting_words.asked(RunRequest())
 
 
-def test_a_run_on_rescaled_positions_says_so_on_its_pages_and_in_the_list(
-    home, record, factory, open_page, open_runs
-):
+def test_a_run_on_rescaled_positions_says_so_on_its_pages_and_in_the_list(home, record, factory, open_page):
     bundle.write_bundle(record, home / "spool")
     made = factory.rename(record, "rescaled")
     config = json.dumps(json.loads(made.run.config_json) | {"rope": YARN})
@@ -79,7 +77,7 @@ def test_a_run_on_rescaled_positions_says_so_on_its_pages_and_in_the_list(
     assert "RoPE" not in open_page("routing_map", run=record.run.run_id).told
     listed = queries.runs(opened.store).set_index("run_id")["rope"]
     assert listed[made.run.run_id] == YARN
-    settings = open_runs().dataframe[0].value["settings"]
+    settings = open_page("runs").dataframe[0].value["settings"]
     assert sum(", RoPE yarn ×4, audit" in words for words in settings) == 1
     own, other = (setting_words.parts(vars(one.run)) for one in (made, record))
     assert setting_words.differing([own, other]) == ["RoPE yarn ×4", ""]
