@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import Any, TypeAlias
 
 import torch
 
 from routesparse.kernels.plan.lowering import PlanError
 
-if TYPE_CHECKING:
-    from routesparse.kernels.plan.row_plan import RowPlan
+RowPlan: TypeAlias = Any  # of row_plan.py, which imports this file
 
 
 def check_static(plan: RowPlan) -> None:

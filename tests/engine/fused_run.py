@@ -53,7 +53,7 @@ def steps_by_twins(kind: dict[str, Any], changes: dict[str, Any]) -> dict[str, A
     segment, rows, probe, candidates, indices = oracle.step_one_and_two(inputs, config)
     context = Context(inputs, segment, candidates, probe)
     batch, heads = inputs.q.shape[:2]
-    plans = -(-len(candidates) // heads)
+    plans = -(-len(candidates) // (batch * heads))
     return {
         "config": config,
         "inputs": inputs,
@@ -70,7 +70,10 @@ def steps_by_twins(kind: dict[str, Any], changes: dict[str, Any]) -> dict[str, A
         # Every candidate once, those of a plan far apart in the library.
         "choices": [
             torch.tensor(
-                [[(plan + plans * h + b) % len(candidates) for h in range(heads)] for b in range(batch)]
+                [
+                    [(plan + plans * (h + heads * b)) % len(candidates) for h in range(heads)]
+                    for b in range(batch)
+                ]
             )
             for plan in range(plans)
         ],
