@@ -6,7 +6,6 @@ import sqlite3
 
 import pytest
 
-from routesparse.engine.cli import main as cli
 from routesparse.engine.errors import StoreError
 from routesparse.engine.jobs import database
 from routesparse.engine.jobs.database import QueueGoneError
@@ -51,17 +50,6 @@ def test_an_idle_worker_ends_where_its_home_was_deleted_and_the_next_one_begins_
     assert start_worker(once=True).wait(timeout=60) == 0
     assert again.job(job_id).state == "done"
     again.close()
-
-
-def test_the_command_tells_a_deleted_home_from_one_that_can_t_be_opened(home, monkeypatch, capsys):
-    """Exit code 1: the Procfile's loop starts a new worker, which makes a new queue."""
-
-    def gone(*_, **__):
-        raise QueueGoneError("the queue was deleted")
-
-    monkeypatch.setattr("routesparse.engine.jobs.worker.run_worker", gone)
-    assert cli.main(["worker"]) == 1
-    assert capsys.readouterr().err == "warning: the queue was deleted\n"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="running as root")

@@ -199,7 +199,7 @@ class TestOperations:
         submit(queue)
         queue.seen("elsewhere-1-ab")
         home = host("metrics")
-        told = doctor._queue()
+        (told,) = doctor._queue()
         assert told.status == "ok" and told.detail.startswith("PostgreSQL, 1 jobs, 1 live workers")
         said = metrics.text(home)
         assert 'routesparse_jobs{state="queued"} 1.0' in said and "routesparse_workers 1.0" in said

@@ -4,7 +4,6 @@ Only processes that a test started are signalled, by their pid.
 """
 
 import os
-import random
 import signal
 import subprocess
 import time
@@ -18,13 +17,10 @@ from routesparse.engine.jobs.log import tail
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.jobs.worker import run_worker
 from routesparse.engine.store import bundle
-from routesparse.engine.store.duckdb_store import Store
-from routesparse.engine.store.spool import ingest_spool
 from tests.engine.jobs.worker_process import staged, visible
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 LEASE_S = 1.0
-KILLS = 3
 
 
 def submit(queue, **wishes):
@@ -60,30 +56,6 @@ def running(queue, job_id):
 def routing(queue, job_id):
     """Whether its first step has begun; the claim comes before the request is read."""
     return lambda: queue.job(job_id).stage == "route"
-
-
-def test_killed_at_random_moments_each_job_ends_once(queue, home, start_worker, until, finish_here):
-    moments = random.Random(20261120)
-    ids = []
-    for _ in range(KILLS):
-        job_id = submit(queue)
-        ids.append(job_id)
-        process = start_worker(layers=4, layer_s=0.05, lease_s=LEASE_S)
-        until(running(queue, job_id), "the claim")
-        time.sleep(moments.uniform(0.0, 0.4))
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait(timeout=30)
-        check_spool(home)
-        finish_here(job_id)
-        check_spool(home)
-    jobs = [queue.job(job_id) for job_id in ids]
-    assert {job.state for job in jobs} == {"done"}
-    assert visible(home) == sorted(job.run_id for job in jobs), "one run per job, and nothing else"
-    assert staged(home) == []
-    store = Store(home / "routesparse.duckdb")
-    report = ingest_spool(store)
-    store.close()
-    assert (len(report.ingested), report.rejected) == (KILLS, [])
 
 
 @pytest.mark.parametrize(
