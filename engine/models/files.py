@@ -11,18 +11,17 @@ import math
 import os
 import re
 import shutil
-from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from routesparse.engine import paths
 from routesparse.engine.errors import ModelError, first_line, shortened
 from routesparse.engine.files.plain_files import read_bounded, read_json
 from routesparse.engine.models import gguf, tokenizer_process
 from routesparse.engine.models.refusals import check_family_name
-from routesparse.engine.models.rope import check_own as check_own_rope
-from routesparse.engine.schema import FieldError, Whole, checked, in_file
+from routesparse.engine.models.sizes import check_config, check_vocabulary
+from routesparse.engine.schema import FieldError
 
 DEMO = "demo"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -40,22 +39,6 @@ _MOST_HEADER_BYTES = 1 << 25  # of a safetensors file
 _PACKED = {"U8": 2, "I8": 2, "I32": 8}  # numbers that one of a type may hold: some have four bits
 _SAMPLES = 16
 _SAMPLE_BYTES = 4096
-
-
-@in_file(more=True)
-@dataclass(frozen=True)
-class _Shape:
-    """The sizes in config.json that decide what a model takes, far beyond what models have."""
-
-    num_hidden_layers: Annotated[int, Whole(1, 1 << 12)]
-    num_attention_heads: Annotated[int, Whole(1, 1 << 16)]
-    hidden_size: Annotated[int, Whole(1, 1 << 20)]
-    intermediate_size: Annotated[int, Whole(1, 1 << 24)]
-    max_position_embeddings: Annotated[int, Whole(1, 1 << 31)]
-    vocab_size: Annotated[int, Whole(1, 1 << 24)]
-    num_key_value_heads: Annotated[int, Whole(1, 1 << 16)] | None = None
-    head_dim: Annotated[int, Whole(1, 1 << 16)] | None = None
-    sliding_window: Annotated[int, Whole(0, 1 << 31)] | None = None
 
 
 def resolve(name_or_path: str) -> tuple[Path, str]:
@@ -207,35 +190,11 @@ def family_of(config: dict[str, Any]) -> str:
     return family
 
 
-def check_config(config: dict[str, Any], name: str) -> None:
-    """Its sizes and rotary positions. Errors: ModelError."""
-    try:
-        checked(_Shape, config)
-        check_own_rope(config)
-    except FieldError as error:
-        raise ModelError(f"{name}/config.json can't be read ({first_line(error)}); restore it") from None
-
-
-def check_heads(name: str, heads: int, kv_heads: int) -> None:
-    """Errors: ModelError where query heads can't share the KV heads evenly."""
-    if heads % kv_heads:
-        raise ModelError(f"model {name!r} has {heads} query heads over {kv_heads} KV heads, no multiple")
-
-
 def check_tokenizer(folder: Path, vocabulary: int | None = None) -> None:
     """Errors: ModelError unless a fast tokenizer lies there, whose tokens a model of so many has."""
     if not (folder / "tokenizer.json").is_file():
         raise ModelError(f"model {folder.name!r} has no tokenizer.json; save its fast tokenizer there")
     check_vocabulary(folder.name, tokenizer_process.largest_id(folder), vocabulary)
-
-
-def check_vocabulary(name: str, largest_id: int, embedded: int | None) -> None:
-    """Errors: ModelError for a token without an embedding. embedded: None where it is not known."""
-    if embedded is not None and largest_id >= embedded:
-        raise ModelError(
-            f"model {name!r} embeds {embedded:,} tokens but its tokenizer has {largest_id + 1:,}; "
-            "use the tokenizer that belongs to it"
-        )
 
 
 def check_weights(folder: Path) -> tuple[int, int]:

@@ -22,6 +22,7 @@ from routesparse.engine import paths
 from routesparse.engine.errors import ModelError, first_line, shortened
 from routesparse.engine.files.bounded_process import BoundedProcess, NoAnswerError
 from routesparse.engine.models.refusals import check_family_name
+from routesparse.engine.models.sizes import check_config
 
 SUFFIX = ".gguf"
 _FILE_NAME = re.compile(rf"[A-Za-z0-9][\w.+-]{{0,120}}{re.escape(SUFFIX)}", re.ASCII)
@@ -168,8 +169,6 @@ def _sha256(file: Path, size: int, changed_ns: int) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _described(file: Path, size: int, changed_ns: int) -> Described:
-    from routesparse.engine.models.files import check_config
-
     found = _ask(file, "header", Path(), seconds=_HEADER_S, memory_bytes=_HEADER_BYTES)
     described = Described(**found)
     check_family_name(str(described.config.get("model_type")))

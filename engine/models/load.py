@@ -18,17 +18,10 @@ from typing import Any
 from routesparse.engine.device import host_memory
 from routesparse.engine.errors import ModelError, first_line
 from routesparse.engine.models import tokenizer_process
-from routesparse.engine.models.files import (
-    DEMO,
-    HUB_ID,
-    check_folder,
-    check_heads,
-    check_vocabulary,
-    resolve,
-    revision_of,
-)
+from routesparse.engine.models.files import DEMO, HUB_ID, check_folder, resolve, revision_of
 from routesparse.engine.models.refusals import check_family
 from routesparse.engine.models.rope import RopeScaling, revision_with
+from routesparse.engine.models.sizes import check_heads, check_vocabulary
 from routesparse.engine.models.token_text import text_of
 from routesparse.engine.prompts.text import Prompt, PromptText, as_model_error, refuse_too_long, tokenize
 

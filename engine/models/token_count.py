@@ -12,15 +12,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from routesparse.engine.models import tokenizer_process
-from routesparse.engine.models.files import (
-    check_config,
-    check_folder,
-    check_heads,
-    check_vocabulary,
-    read_config,
-    resolve,
-)
+from routesparse.engine.models.files import check_folder, read_config, resolve
 from routesparse.engine.models.rope import RopeScaling
+from routesparse.engine.models.sizes import check_config, check_heads, check_vocabulary
 from routesparse.engine.prompts.text import LIKELY_CHARACTERS, PromptText, refuse_too_long
 
 _FLOAT32_BYTES = 4
