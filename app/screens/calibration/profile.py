@@ -10,7 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.shell import switch
-from routesparse.app.ui import design, elements, exports, labels, numbers, plot, states
+from routesparse.app.ui import design, elements, exports, numbers, plot, states
 from routesparse.app.ui.states import wrong
 from routesparse.engine import paths
 from routesparse.engine.errors import ProfileError
@@ -19,7 +19,6 @@ from routesparse.engine.store import calibration_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
 
 DENSE, RECORDED = "dense", "recorded"
-_INSIDE_PX = (420.0, 366.0)  # of the picture in the narrowest window that has room for names
 
 
 def cards(store: OwnerView) -> None:
@@ -63,8 +62,16 @@ def _surface_card(name: str, path: Path | None) -> None:
             elements.sub("The profile keeps no measurements, only the fitted costs.")
             return
         elements.note(_words(profile, measured))
-        drawn = surface(measured, design.current_theme())
-        plot.show(drawn, "kernel-times", "Kernel times by length, a line a mix")
+        # Closed, the browser loads no Plotly; who comes for one profile wants to see it.
+        explored = st.expander(
+            "Explore the times by length and mix",
+            expanded="profile" in st.query_params,
+            key="surface-explored",
+            on_change="rerun",
+        )
+        if explored.open:
+            with explored:
+                st.plotly_chart(surface(measured, design.current_theme()), key="surface")
         repeats = measured["repeats"].dropna()
         exports.chart_foot(
             f"latency-{name}",
@@ -74,7 +81,7 @@ def _surface_card(name: str, path: Path | None) -> None:
             f"{profile.created_at[:16].replace('T', ' ')} · source: {name}.json",
             measured,
             "surface",
-            chart="kernel-times",
+            chart="surface" if explored.open else None,
         )
 
 
@@ -95,39 +102,42 @@ def cells(profile: LatencyProfile) -> pd.DataFrame:
     return found.assign(flops_us=keys * scale).drop(columns=["tiles", "columns"])
 
 
-def surface(measured: pd.DataFrame, theme: design.Theme) -> dict[str, Any]:
-    """Median over length, a line a mix named at its end, whiskers to the upper percentile; dotted: FLOPs alone."""
+def surface(measured: pd.DataFrame, theme: design.Theme) -> Any:
+    """Median over length per mix, whiskers to the upper percentile; dotted: FLOPs alone.
+
+    Plotly's, because it is explored: a click in the legend takes a mix away, a drag enlarges a part.
+    """
+    import plotly.express as px
+
     rows = measured.sort_values("tokens", kind="stable").assign(
-        **{name: measured[name].astype(float) / 1000 for name in ("median_us", "upper_us", "flops_us")}
+        mix=measured["mix"].map(_shown),
+        above=(measured["upper_us"] - measured["median_us"]) / 1000,
+        below=0.0,
     )
-    drawn = rows[["median_us", "upper_us", "flops_us"]].stack()
-    x = plot.logarithmic("tokens", float(rows["tokens"].min()) / 1.2, float(rows["tokens"].max()) * 1.8)
-    y = plot.logarithmic(
-        "ms, all heads of a layer", float(drawn[drawn > 0].min()) / 1.3, float(drawn.max()) * 1.3
+    clocks = [rows.assign(ms=rows["median_us"] / 1000, clock="measured")]
+    clocks.append(
+        rows.assign(ms=rows["flops_us"] / 1000, above=0.0, clock="FLOPs alone").dropna(subset="flops_us")
     )
-    marks, ends, strokes = [], [], []
-    for mix, part in rows.groupby("mix", sort=False):
-        name = _shown(str(mix))
-        color = (
-            theme.warn
-            if name.startswith("probe")
-            else theme.pattern(DENSE)
-            if name == DENSE
-            else theme.accent
-        )
-        told = [[name, f"{row.tokens:,}", f"{row.median_us:,.2f}"] for row in part.itertuples()]
-        at = zip(part["tokens"], part["median_us"], part["tokens"], part["upper_us"], strict=True)
-        hover = "{0}\n{1} tokens: {2} ms"
-        marks += [
-            plot.line(part["tokens"], part["flops_us"], color, 1.2, "1.5 3"),
-            plot.line(part["tokens"], part["median_us"], color, 1.6),
-            plot.whiskers(list(at), theme.mute),
-            plot.points(part["tokens"], part["median_us"], color, hover, told, size=7, edge=theme.panel),
-        ]
-        strokes.append(list(zip(part["tokens"], part["median_us"], strict=True)))
-        ends.append((*strokes[-1][-1], name))
-    return plot.chart(
-        x, y, [*marks, *labels.beside(ends, (x, y), _INSIDE_PX, theme.ink, strokes)], 420, theme
+    chart = px.line(
+        pd.concat(clocks),
+        x="tokens",
+        y="ms",
+        error_y="above",
+        error_y_minus="below",
+        color="mix",
+        symbol="mix",  # hue alone does not tell lines apart
+        line_dash="clock",
+        line_dash_map={"measured": "solid", "FLOPs alone": "dot"},
+        log_x=True,
+        log_y=True,
+        labels={"ms": "ms, all heads of a layer"},
+        template="plotly_dark" if theme is design.DARK else "plotly_white",
+        height=420,
+    )
+    ticks = sorted(measured["tokens"].unique())
+    chart.update_xaxes(tickvals=ticks, ticktext=[f"{n:,}" for n in ticks])
+    return chart.update_layout(
+        legend_title=None, paper_bgcolor=theme.panel, plot_bgcolor=theme.panel, margin={"t": 8, "r": 8}
     )
 
 

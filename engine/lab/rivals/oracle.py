@@ -58,15 +58,12 @@ def block_shares(view: View, over: Literal["mean", "largest"]) -> torch.Tensor:
     for chunk in query_block_chunks(view, block * view.segment.key_blocks):
         rows = torch.arange(chunk.start * block, min(chunk.stop * block, view.tokens), device=view.device)
         lse = block_lse(
-            inputs.q,
-            inputs.k,
+            inputs.logits,
             rows.expand(1, view.heads, -1),
             None,
             shift=0,
             keys=view.tokens,
             block_k=view.block_k,
-            scale=inputs.scale,
-            softcap=inputs.softcap,
         )
         shares = lse.sub_(lse.logsumexp(-1, keepdim=True)).exp_()
         if over == "largest":
