@@ -7,6 +7,12 @@ side in the record.
 
     python -m routesparse.engine.lab.shipped.samples --prompts --out data/samples/runs
 
+Of another model: the opening of a text of each domain under the default settings, whatever comes of it. A public one of
+1.5B parameters ships so, made on a GPU:
+
+    python -m routesparse.engine.lab.shipped.samples --model Qwen2.5-Coder-1.5B-Instruct --tokens 32768 --seed 7 \\
+        --out data/samples/runs
+
 ``--prompts`` makes the prompt files first: the opening of a prose document and of a code document of the data
 folder's test split, and needles among needles (niah_multikey_2), which needs no text at all.
 """
@@ -14,22 +20,26 @@ folder's test split, and needles among needles (niah_multikey_2), which needs no
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
+from hashlib import sha256
 from pathlib import Path
 
 from routesparse.engine import paths
 from routesparse.engine.analyze import analyze_prompt
-from routesparse.engine.config import Policy, RouterConfig
+from routesparse.engine.config import Policy, RouterConfig, default_segment
 from routesparse.engine.errors import InputError
 from routesparse.engine.lab import study
 from routesparse.engine.lab.generators.tasks import fit_sample
+from routesparse.engine.models.files import DEMO
 from routesparse.engine.models.load import LoadedModel, load_model
-from routesparse.engine.prompts.text import read_prompt, tokenize
+from routesparse.engine.prompts.text import PromptText, read_prompt, tokenize
 from routesparse.engine.rows import RunRecord
 from routesparse.engine.store.bundle import write_bundle
 
 PROMPTS = paths.DATA / "samples" / "prompts"
 SOURCES = {"prose": "prose/test/145.txt", "code": "code/test/networkx-004.txt"}
+OTHERS = {"dialog": "dialog/test", "docs": "docs/test"}  # their documents one after another
 CALIBRATIONS = {"prose": "prose", "code": "prose"}
 POLICIES: dict[str, Policy] = {"needles": "certified"}  # of prompts that don't take the default
 MOST_CHARACTERS_PER_TOKEN = 8
@@ -46,9 +56,11 @@ def main(argv: list[str] | None = None) -> None:
     loaded = load_model(arguments.model)
     if arguments.prompts:
         make_prompts(loaded, arguments.data, arguments.tokens, arguments.prompts_folder)
-    records = analyse(loaded, arguments)
-    shutil.rmtree(arguments.out, ignore_errors=True)
-    arguments.out.mkdir(parents=True)
+    records = analyse(loaded, arguments) if arguments.model == DEMO else plain(loaded, arguments)
+    for old in arguments.out.glob("*/manifest.json"):
+        if json.loads(old.read_text())["model"]["id"] == loaded.name:
+            shutil.rmtree(old.parent)
+    arguments.out.mkdir(parents=True, exist_ok=True)
     for record in records:
         write_bundle(record, arguments.out)
 
@@ -98,22 +110,53 @@ def analyse(loaded: LoadedModel, arguments: argparse.Namespace) -> list[RunRecor
     return records
 
 
+def plain(loaded: LoadedModel, arguments: argparse.Namespace) -> list[RunRecord]:
+    """A record for each domain, of its first ``--tokens`` tokens, under the default settings."""
+    records: list[RunRecord] = []
+    for domain, source in (SOURCES | OTHERS).items():
+        path = arguments.data / source
+        files = (
+            sorted(path.iterdir())
+            if path.is_dir()
+            else [path, *sorted(path.parent.glob(f"{path.stem[:4]}*"))]
+        )
+        text = "\n\n".join(file.read_text(errors="replace") for file in files)
+        text = _cut(loaded, text[: MOST_CHARACTERS_PER_TOKEN * arguments.tokens], arguments.tokens - 1)
+        named = PromptText(
+            f"{domain}-{arguments.tokens // 1024}k.txt", text, sha256(text.encode()).hexdigest()
+        )
+        config = RouterConfig(
+            seed=arguments.seed, break_even_tokens=0, segment_tokens=default_segment(loaded.on_gpu)
+        )
+        prompt = tokenize(named, loaded.tokenizer, loaded.max_tokens)
+        measured = {"audit": "rows", "measure_dense": True, "domain": domain, "probe_bytes": PROBE_BYTES // 2}
+        if not records:  # a process's first prompt is slower
+            analyze_prompt(prompt, loaded, config)
+        records.append(analyze_prompt(prompt, loaded, config, **measured))  # type: ignore[arg-type]
+    return records
+
+
+def _cut(loaded: LoadedModel, text: str, tokens: int) -> str:
+    """At the end of the last line that so many tokens hold whole."""
+    return text[: text.rfind("\n", 0, _ends(loaded, text)[:tokens][-1]) + 1]
+
+
+def _ends(loaded: LoadedModel, text: str) -> list[int]:
+    """Where each token's text ends."""
+    encoded = loaded.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    return [end for _, end in encoded["offset_mapping"]]
+
+
 def make_prompts(loaded: LoadedModel, data: Path, tokens: int, folder: Path) -> None:
     """Prompt files of at most ``tokens`` tokens, bos included, cut at a line's end."""
     folder.mkdir(parents=True, exist_ok=True)
     budget = tokens - (loaded.tokenizer.bos_token_id is not None)
 
-    def ends(text: str) -> list[int]:
-        """Where each token's text ends."""
-        encoded = loaded.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        return [end for _, end in encoded["offset_mapping"]]
-
     for domain, source in SOURCES.items():
         text = (data / source).read_text()[: MOST_CHARACTERS_PER_TOKEN * tokens]
-        last = ends(text)[:budget][-1]
-        (folder / f"{domain}.txt").write_text(text[: text.rfind("\n", 0, last) + 1])
+        (folder / f"{domain}.txt").write_text(_cut(loaded, text, budget))
     sample = fit_sample(
-        "niah_multikey_2", budget, count_tokens=lambda text: len(ends(text)), seed=2_026, index=0
+        "niah_multikey_2", budget, count_tokens=lambda text: len(_ends(loaded, text)), seed=2_026, index=0
     )
     (folder / "needles.txt").write_text(sample.prompt + sample.answer_prefix)
 
