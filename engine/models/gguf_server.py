@@ -87,9 +87,11 @@ def _unpack(file: Path, folder: Path) -> dict[str, Any]:
         raise _UnreadableError(f"it lacks {len(absent)} weights, such as {absent[0]}; use a whole file")
     model.save_pretrained(folder)
     config = json.loads((folder / "config.json").read_text())
-    # The revision hashes this file: it names the model, not who unpacked it, nor a packed form.
-    for name in ("_model_name_or_path", "quantization_config", "transformers_version"):
+    # The revision hashes this file: it names the model, not a packed form, nor the version that unpacked it (of one
+    # before 5 transformers patches tokenizers).
+    for name in ("_model_name_or_path", "quantization_config"):
         config.pop(name, None)
+    config["transformers_version"] = "5.0.0"
     (folder / "config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
     return {}
 
