@@ -49,7 +49,10 @@ def on(monkeypatch, tmp_path):
 
 def check_compiled(wanted, capability: int) -> bool:
     name = wanted.kernel.__name__
-    found = wanted.kernel.warmup(*wanted.args, grid=(1,), **wanted.options)
+    try:
+        found = wanted.kernel.warmup(*wanted.args, grid=(1,), **wanted.options)
+    except SystemError:  # of Python 3.11 and 3.12, now and then, where two threads parse at the same time
+        found = wanted.kernel.warmup(*wanted.args, grid=(1,), **wanted.options)
     ptx = found.asm["ptx"]
     assert found.metadata.shared <= SHARED_BYTES[capability], name
     if name.startswith("hopper"):

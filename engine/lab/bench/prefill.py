@@ -1,0 +1,93 @@
+"""Prefill of a model, dense and routed, of real text: whole calls, in turn.
+
+    python -m routesparse.engine.lab.bench.prefill --model MODEL --lengths 32768 --out prefill.json
+
+Dense attention by cuDNN and by FlashAttention-2 on a GPU, by PyTorch's own on a CPU; routed at each of ``--prices``,
+also where the product would not route. Every arm runs once before it counts (compiling, captured graphs), then all run
+in turn ``--repeats`` times. A row holds the milliseconds of each run, and the kept share of the causal area.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from routesparse.engine.calibrate.origin import origin
+from routesparse.engine.lab import study
+from routesparse.engine.lab.generators.texts import read_folder
+from routesparse.engine.models.load import LoadedModel, load_model
+from routesparse.engine.models.rope import RopeScaling
+from routesparse.engine.runtime.route import route
+
+DENSE = {"cudnn": [SDPBackend.CUDNN_ATTENTION], "flash": [SDPBackend.FLASH_ATTENTION]}
+ANY = {"sdpa": [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]}  # a CPU's
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measure every length and domain, and write after each."""
+    parser = study.parser(__doc__)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[16_384, 32_768])
+    parser.add_argument("--domains", nargs="+", default=["prose", "code"])
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--prices", type=float, nargs="+", default=[0.25, 0.5, 1.0])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--rope", type=RopeScaling.parse, help="as analyze takes it")
+    arguments = parser.parse_args(argv)
+    loaded = load_model(arguments.model, rope=arguments.rope)
+    rows: list[dict[str, Any]] = []
+    for tokens in arguments.lengths:
+        for domain in arguments.domains:
+            text = "\n\n".join(one.text for one in read_folder(arguments.data / domain / "test"))
+            ids = _ids(loaded, text, arguments.batch, tokens)
+            row = {"tokens": tokens, "batch": arguments.batch, "domain": domain}
+            rows.append(row | measured(loaded.model, ids, arguments.prices, arguments.repeats))
+            header = origin(loaded, study.command(), arguments.seed)
+            arguments.out.write_text(json.dumps({**header, "rows": rows}, indent=1) + "\n")
+
+
+@torch.no_grad()
+def measured(model: Any, ids: torch.Tensor, prices: list[float], repeats: int) -> dict[str, Any]:
+    """Milliseconds by arm, and the area by price; ids int64 [B, n]."""
+    call = functools.partial(model, ids, logits_to_keep=1, use_cache=True)
+    times: dict[str, list[float]] = defaultdict(list)
+    areas: dict[str, float] = {}
+    for turn in range(1 + repeats):
+        for name, backends in (DENSE if ids.is_cuda else ANY).items():
+            with sdpa_kernel(backends):
+                times[name].append(_ms(call))
+        for price in prices:
+            with route(model, price=price, break_even_tokens=0, salt=str(turn)) as trace:
+                times[f"price {price:g}"].append(_ms(call))
+            areas[f"price {price:g}"] = sum(one.density for one in trace.decisions) / len(trace.decisions)
+    return {
+        "first_ms": {name: of[0] for name, of in times.items()},
+        "ms": {name: of[1:] for name, of in times.items()},
+        "area": areas,
+    }
+
+
+def _ms(call: Any) -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    begun = time.perf_counter()
+    call()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return 1e3 * (time.perf_counter() - begun)
+
+
+def _ids(loaded: LoadedModel, text: str, batch: int, tokens: int) -> torch.Tensor:
+    """int64 [batch, tokens]: the text from its start, again and again where it is short."""
+    found = loaded.tokenizer(text[: 16 * batch * tokens], return_tensors="pt", verbose=False).input_ids
+    found = found.repeat(1, -(-batch * tokens // found.shape[1]))[:, : batch * tokens]
+    return found.reshape(batch, tokens).to(loaded.device)
+
+
+if __name__ == "__main__":
+    study.run(main)
