@@ -57,6 +57,11 @@ def levels_by_hand(context, forced, causal, family, heads):
     budgets = context.budgets(family.name)
     levels = np.full((batch, heads, m, n), NEVER, np.uint8)
     for b, h, i in itertools.product(range(batch), range(heads), range(m)):
+        told = [set(family.reads(context, budget, (b, h), i)) for budget in budgets]
+        seen = set(np.flatnonzero(causal[b, i] & ~forced[b, i]).tolist())
+        assert all(one & seen <= more for one, more in itertools.pairwise(told)), (
+            "budgets of a family are nested"
+        )
         for budget in reversed(budgets):
             levels[b, h, i, list(family.reads(context, budget, (b, h), i))] = budget.level
         levels[b, h, i, forced[b, i]] = 0

@@ -1,6 +1,6 @@
 import json
 
-from routesparse.engine.lab.bench import prefill
+from routesparse.engine.lab.studies import prefill
 
 
 def test_dense_and_routed_prefills_run_in_turn_and_say_what_was_read(tiny_model, tmp_path):

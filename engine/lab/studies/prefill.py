@@ -1,6 +1,6 @@
 """Prefill of a model, dense and routed, of real text: whole calls, in turn.
 
-    python -m routesparse.engine.lab.bench.prefill --model MODEL --lengths 32768 --out prefill.json
+    python -m routesparse.engine.lab.studies.prefill --model MODEL --lengths 32768 --out prefill.json
 
 Dense attention by cuDNN and by FlashAttention-2 on a GPU, by PyTorch's own on a CPU; routed at each of ``--prices``,
 also where the product would not route. Every arm runs once before it counts (compiling, captured graphs), then all run
@@ -10,7 +10,6 @@ in turn ``--repeats`` times. A row holds the milliseconds of each run, and the k
 from __future__ import annotations
 
 import functools
-import json
 import time
 from collections import defaultdict
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from routesparse.engine import paths
 from routesparse.engine.calibrate.origin import origin
 from routesparse.engine.lab import study
 from routesparse.engine.lab.generators.texts import read_folder
@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> None:
             row = {"tokens": tokens, "batch": arguments.batch, "domain": domain}
             rows.append(row | measured(loaded.model, ids, arguments.prices, arguments.repeats))
             header = origin(loaded, study.command(), arguments.seed)
-            arguments.out.write_text(json.dumps({**header, "rows": rows}, indent=1) + "\n")
+            paths.write_json(arguments.out, {**header, "rows": rows})
 
 
 @torch.no_grad()
