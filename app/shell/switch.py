@@ -29,7 +29,8 @@ def buttons(name: str, options: dict[str, str], value: str) -> None:
         key=key,
         required=True,
         label_visibility="collapsed",
-        on_change=lambda: view.write(**{name: st.session_state[key]}),
+        on_change=_written,
+        args=(name, key, value),
     )
 
 
@@ -43,12 +44,16 @@ def field(
     """
     key = f"{name}-choice{of}"
     st.session_state[key] = value
+    st.selectbox(label, options, key=key, on_change=_written, args=(name, key, value, empty), **look)
 
-    def write() -> None:
-        chosen = st.session_state[key]
+
+def _written(name: str, key: str, value: Any, empty: str = "") -> None:
+    """Into the address, unless it is what the page itself chose: of a drawing that was cut short Streamlit forgets what
+    it told the browser, and takes the browser's answer for a choice.
+    """
+    chosen = st.session_state[key]
+    if chosen != value:
         view.write(**{name: empty if chosen is None else chosen})
-
-    st.selectbox(label, options, key=key, on_change=write, **look)
 
 
 def many(
@@ -65,7 +70,8 @@ def many(
     st.session_state[key] = chosen
 
     def write() -> None:
-        view.write(**{name: ",".join(map(address, st.session_state[key]))})
+        if st.session_state[key] != chosen:  # as in _written
+            view.write(**{name: ",".join(map(address, st.session_state[key]))})
 
     st.multiselect(label, options, key=key, on_change=write, **look)
 
