@@ -67,7 +67,7 @@ def _refused(make, size):
         (lambda outside: outside.write_text("x"), "wrote"),
         (lambda _: subprocess.run([sys.executable, "-c", ""], check=True), r"subprocess\.Popen"),
         (lambda _: os.system("true"), r"os\.system"),
-        (lambda _: _refused(bytearray, 1 << 30), "more than 512 MB of memory"),
+        (lambda _: _refused(bytearray, 1 << 36), "more than 512 MB of memory"),
     ],
     ids=["a file outside", "a process", "a shell", "memory, where the error is caught"],
 )

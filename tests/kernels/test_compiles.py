@@ -5,9 +5,7 @@ Needs no GPU: launches on tensors without memory say what they would run (kernel
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import repeat
 
 import pytest
 import torch
@@ -49,10 +47,7 @@ def on(monkeypatch, tmp_path):
 
 def check_compiled(wanted, capability: int) -> bool:
     name = wanted.kernel.__name__
-    try:
-        found = wanted.kernel.warmup(*wanted.args, grid=(1,), **wanted.options)
-    except SystemError:  # of Python 3.11 and 3.12, now and then, where two threads parse at the same time
-        found = wanted.kernel.warmup(*wanted.args, grid=(1,), **wanted.options)
+    found = wanted.kernel.warmup(*wanted.args, grid=(1,), **wanted.options)
     ptx = found.asm["ptx"]
     assert found.metadata.shared <= SHARED_BYTES[capability], name
     if name.startswith("hopper"):
@@ -75,8 +70,8 @@ def test_a_layers_kernels_compile_without_spills(case, on) -> None:
     segments = split(tokens, tokens, config)
     wanted = ahead.kernels_of(replace(inputs, **extras), segments, free_settings(config), [None])
     assert len(wanted) > 20
-    with ThreadPoolExecutor(2) as pool:
-        assert all(pool.map(check_compiled, wanted, repeat(capability)))
+    # One after another: where two threads parse at the same time, Python 3.11 and 3.12 now and then raise SystemError.
+    assert all(check_compiled(one, capability) for one in wanted)
 
 
 def test_attention_of_heads_of_256_fits_an_a100(on) -> None:
