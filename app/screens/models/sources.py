@@ -13,8 +13,6 @@ from routesparse.engine.errors import InputError
 from routesparse.engine.models import gguf
 from routesparse.engine.models.files import HUB_ID, adopt, downloaded, folders
 
-_MOST_UPLOAD_MB = 2_048
-
 
 def card() -> None:
     """Draw the card; the page opens no folder but the models folder, and asks no network."""
@@ -30,9 +28,10 @@ def card() -> None:
             "Or drop a GGUF file here",
             type=["gguf"],
             key="gguf-file",
-            max_upload_size=_MOST_UPLOAD_MB,
             on_change=_keep,
-            help="It is copied into the models folder. Larger ones: link them there.",
+            help=f"It is copied into the models folder. One of more than {st.get_option('server.maxUploadSize')} MB: "
+            "link it there, or start the dashboard with STREAMLIT_SERVER_MAX_UPLOAD_SIZE=2048 (MB), which a page then "
+            "holds in memory.",
         )
     wanted = st.text_input(
         "A hub id",
