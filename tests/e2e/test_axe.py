@@ -45,7 +45,7 @@ ERRORS = {
     "unknown run": ("/map?run=deadbeef", "dark"),
     "unknown side": (f"/compare?runs=deadbeef,{RUN}", "light"),
     "wrong settings": ("/new?source=Sample&with_policy=strict&segment=1000", "dark"),
-    "broken model": ("/models?model=broken", "light"),
+    "broken model": ("/models?named=broken", "light"),
 }
 # Nothing is faded because it is old, and nothing fades in.
 SETTLED = """() => !document.querySelector('[data-stale=true]') && document.getAnimations().every((animation) =>

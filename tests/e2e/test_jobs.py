@@ -221,11 +221,11 @@ def state(page, check):
 
 
 def test_use_my_own_model_folder(address, page, context):
-    page.goto(f"{address}/models?model=broken")
+    page.goto(f"{address}/models?named=broken")
     page.get_by_text("has no config.json").first.wait_for()
     assert page.get_by_role("button", name="Analyse with this model").count() == 0
 
-    page.goto(f"{address}/models?model=tiny")
+    page.goto(f"{address}/models?named=tiny")
     page.get_by_text("Reads up to 1,000 tokens").wait_for()
     assert "None for head size 16" in state(page, "latency-profile")
     assert "None for these weights" in state(page, "calibrations")
@@ -234,7 +234,7 @@ def test_use_my_own_model_folder(address, page, context):
     page.wait_for_url("**/?job=*")
     page.get_by_text("measure this machine").first.wait_for()
     page.get_by_role("link", name="Back to the model").click(timeout=JOB_MS)
-    page.wait_for_url("**/models?model=tiny")
+    page.wait_for_url("**/models?named=tiny")
     page.locator(".st-key-check-latency-profile .green").wait_for()
 
     number(page, "Shortest prompt, tokens", 520, "84 prompts of 520 to 1,000 tokens")

@@ -56,8 +56,8 @@ def _chosen() -> tuple[str, Path]:
     there = folders()
     wanted = st.session_state.pop("added-model", None)
     if wanted in there:
-        st.session_state["model"] = wanted
-    name = st.selectbox("Model", list(there), key="model", bind="query-params", width=420)
+        st.session_state["named"] = wanted
+    name = st.selectbox("Model", list(there), key="named", bind="query-params", width=420)
     return name, unpacked_of(there[name])
 
 

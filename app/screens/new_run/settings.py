@@ -61,7 +61,7 @@ def form() -> Settings:
         )
         model = models[named]
         if not _prepared(model):
-            navigate.link("Prepare this model", "models", model=named)
+            navigate.link("Prepare this model", "models", named=named)
         policies = sorted(POLICIES, key=lambda policy: policy != RouterConfig.policy)
         policy = _select("Policy", policies, "with_policy", help=TERMS["policy"])
         audit = _select("Audit", AUDIT_DEPTHS, "audit", index=1, help=TERMS["audit"])

@@ -225,7 +225,7 @@ def _done(opened: Access, job: Job, request: Request) -> None:
                 navigate.link("Open the profile", "calibration", profile=str(job.result))
             else:
                 navigate.link("Open the calibration", "calibration", names=str(job.result))
-            navigate.link("Back to the model", "models", model=Path(request.model).name.removesuffix(SUFFIX))
+            navigate.link("Back to the model", "models", named=Path(request.model).name.removesuffix(SUFFIX))
     elif job.run_id in opened.store.run_ids():
         verdict_bar.of_run(opened.store, str(job.run_id))
         if st.button("Open the routing map", key="open-job-map", type="primary"):
@@ -261,7 +261,7 @@ def _failed(job: Job, request: Request) -> None:
             settings = new_run_address.of_request(request)
             navigate.link("Edit settings", "new", from_job=job.id, **settings)
         else:
-            navigate.link("Back to the model", "models", model=Path(request.model).name.removesuffix(SUFFIX))
+            navigate.link("Back to the model", "models", named=Path(request.model).name.removesuffix(SUFFIX))
     again = st.session_state.pop("retried", None)
     if again:
         navigate.go("runs", job=again)

@@ -106,7 +106,7 @@ BROKEN = [
 @pytest.mark.parametrize(("damage", "name", "text"), BROKEN, ids=[row[2] for row in BROKEN])
 def test_what_is_broken_is_named_and_nothing_can_be_started(tiny, open_page, damage, name, text):
     damage(tiny)
-    page = open_page("models", model="tiny")
+    page = open_page("models", named="tiny")
     assert text in page.told
     assert "must be fixed" in page.told
     assert states_of(tiny)[name][0] == "problem"
@@ -166,7 +166,7 @@ def test_calibrations_of_these_weights_are_listed_with_their_age(tiny, make_cali
 
 def test_the_page_lists_the_bundled_model_and_says_where_others_go(demo_home, open_page):
     page = open_page("models")
-    assert page.selectbox(key="model").options == ["demo"]
+    assert page.selectbox(key="named").options == ["demo"]
     assert f"ln -s /path/to/model {demo_home}/models/" in page.code[-1].value + page.code[-2].value
     assert all(code.proto.wrap_lines for code in page.code), "a command is read whole in a narrow window"
     assert "No worker is running" in page.told
@@ -174,7 +174,7 @@ def test_the_page_lists_the_bundled_model_and_says_where_others_go(demo_home, op
 
 
 def test_the_page_leads_to_new_run_and_asks_for_profiles(tiny, open_page, went, queue):
-    page = open_page("models", model="tiny")
+    page = open_page("models", named="tiny")
     page.button(key="analyse-with").click().run()
     assert went == [("new", {"with_model": "tiny"})]
     for quick in (True, False):
@@ -185,7 +185,7 @@ def test_the_page_leads_to_new_run_and_asks_for_profiles(tiny, open_page, went, 
 
 
 def with_texts(open_page, *uploads):
-    page = open_page("models", model="tiny")
+    page = open_page("models", named="tiny")
     if uploads:
         page.file_uploader(key="texts").upload(*uploads[0]) if len(uploads) == 1 else page.file_uploader(
             key="texts"
@@ -264,7 +264,7 @@ def test_an_existing_name_is_replaced_only_when_asked(tiny, make_calibration, op
 def test_live_workers_are_named_with_their_devices(tiny, open_page, queue, home):
     queue.seen("host-1-ab", Device("NVIDIA H200", True, 150 << 30))
     with presence.present(home, "host-1-ab"):
-        page = open_page("models", model="tiny")
+        page = open_page("models", named="tiny")
         assert queue.workers() == [
             WorkerSeen("host-1-ab", *[queue.workers()[0].seen_at] * 2, Device("NVIDIA H200", True, 150 << 30))
         ]
@@ -295,7 +295,7 @@ def test_a_downloaded_model_is_added_without_a_copy_or_the_network(
     page = open_page("models")
     page.button(key="add-org/tiny").click().run()
     assert not page.exception
-    assert page.selectbox(key="model").value == "org--tiny"
+    assert page.selectbox(key="named").value == "org--tiny"
     folder = paths.models() / "org--tiny"
     assert states_of(folder)["Weights"][0] == "ok"
     assert (folder / "model.safetensors").is_symlink()
@@ -347,7 +347,7 @@ def test_a_calibration_is_offered_to_the_person_who_made_it(tiny, make_calibrati
     for user, offered in ((ada, True), (bob, False)):
         page = open_page("new_run", user, with_model="tiny")
         assert ("mine" in page.selectbox(key="calibration").options) is offered
-        page = open_page("models", user, model="tiny")
+        page = open_page("models", user, named="tiny")
         assert ("mine (4,096" in page.told) is offered
         page = open_page("calibration", user)
         assert ("mine" in page.told) is offered
@@ -382,7 +382,7 @@ def test_jobs_show_their_own_stages_and_their_result(demo_home, open_page, queue
     assert ("3 of 9" if request_.kind == "profile" else "prompt 4 of 9") in page.told
     queue.fail(claim, "out_of_memory", "out of memory while running")
     page = open_page("runs", job=job_id)
-    assert "Out of memory" in page.told and "models?model=tiny" in page.told
+    assert "Out of memory" in page.told and "models?named=tiny" in page.told
     page.button(key="retry").click().run()
     (again,) = queue.jobs(["queued"])
     assert again.kind == request_.kind
@@ -390,7 +390,7 @@ def test_jobs_show_their_own_stages_and_their_result(demo_home, open_page, queue
     queue.finish(claim, claim.run_id, "result")
     page = open_page("runs", job=again.id)
     result = "profile=result" if request_.kind == "profile" else "names=result"
-    assert f"calibration?{result}" in page.told and "models?model=tiny" in page.told
+    assert f"calibration?{result}" in page.told and "models?named=tiny" in page.told
 
 
 def gguf_described(**changes):
@@ -407,7 +407,7 @@ def test_a_gguf_file_tells_what_its_header_says_and_a_job_unpacks_it(
     file.parent.mkdir()
     file.write_bytes(b"GGUF")
     monkeypatch.setattr(gguf, "describe", lambda file: gguf_described())
-    page = open_page("models", model="small")
+    page = open_page("models", named="small")
     text = page.told
     assert (
         "135 million, most of them Q4_1, licence apache-2.0" in text and "once, to 257 MB in bfloat16" in text
@@ -424,7 +424,7 @@ def test_an_upload_is_added_or_says_why_not_and_behind_a_login_there_is_none(
     page = open_page("models")
     page.file_uploader(key="gguf-file").set_value(("own.gguf", b"GGUF", "application/octet-stream")).run()
     assert (
-        page.selectbox(key="model").value == "own"
+        page.selectbox(key="named").value == "own"
         and (demo_home / "models" / "own.gguf").read_bytes() == b"GGUF"
     )
     assert "The file holds none; use one that does" in page.told and "must be fixed" in page.told
