@@ -130,7 +130,8 @@ def segment_slider(shown: int, segments: int, note: str = "") -> None:
         key="segment-choice",
         label_visibility="collapsed",
         width=220,
-        on_change=lambda: view.write(segment=st.session_state["segment-choice"] - 1),
+        on_change=switch.write,
+        args=("segment", "segment-choice", shown + 1, lambda chosen: str(chosen - 1)),
     )
 
 

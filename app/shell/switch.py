@@ -29,7 +29,7 @@ def buttons(name: str, options: dict[str, str], value: str) -> None:
         key=key,
         required=True,
         label_visibility="collapsed",
-        on_change=_written,
+        on_change=write,
         args=(name, key, value),
     )
 
@@ -44,16 +44,25 @@ def field(
     """
     key = f"{name}-choice{of}"
     st.session_state[key] = value
-    st.selectbox(label, options, key=key, on_change=_written, args=(name, key, value, empty), **look)
+    st.selectbox(
+        label,
+        options,
+        key=key,
+        on_change=write,
+        args=(name, key, value, lambda chosen: empty if chosen is None else str(chosen)),
+        **look,
+    )
 
 
-def _written(name: str, key: str, value: Any, empty: str = "") -> None:
-    """Into the address, unless it is what the page itself chose: of a drawing that was cut short Streamlit forgets what
-    it told the browser, and takes the browser's answer for a choice.
+def write(name: str, key: str, value: Any, told: Callable[[Any], str] = str) -> None:
+    """The choice of the widget ``key`` into the address, as ``told`` says it, unless it is ``value``, the page's own.
+
+    Of a drawing that was cut short Streamlit forgets what it told the browser, and takes the browser's answer for a
+    choice.
     """
     chosen = st.session_state[key]
     if chosen != value:
-        view.write(**{name: empty if chosen is None else chosen})
+        view.write(**{name: told(chosen)})
 
 
 def many(
@@ -68,12 +77,14 @@ def many(
     key = f"{name}-choice"
     # The address decides; the widget only changes it.
     st.session_state[key] = chosen
-
-    def write() -> None:
-        if st.session_state[key] != chosen:  # as in _written
-            view.write(**{name: ",".join(map(address, st.session_state[key]))})
-
-    st.multiselect(label, options, key=key, on_change=write, **look)
+    st.multiselect(
+        label,
+        options,
+        key=key,
+        on_change=write,
+        args=(name, key, chosen, lambda picked: ",".join(map(address, picked))),
+        **look,
+    )
 
 
 def several(name: str, label: str, options: list[str], width: int = 128) -> tuple[str, ...]:
