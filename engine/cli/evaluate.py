@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,6 +27,7 @@ class Stage(StrEnum):
 
     all = "all"
     prepare = "prepare"
+    estimate = "estimate"
     predict = "predict"
     time = "time"
     score = "score"
@@ -59,7 +61,8 @@ def evaluate(
         Stage,
         typer.Option(
             help="One stage alone, or all but time, which times prefills and wants the device to itself, and keep, "
-            "which packs predictions and times for a repository."
+            "which packs predictions and times for a repository; estimate predicts two prompts a length and says "
+            "what the rest takes."
         ),
     ] = Stage.all,
     processes: ProcessCount = None,
@@ -70,6 +73,18 @@ def evaluate(
     no_extras: Annotated[
         bool, typer.Option("--no-extras", help="Rivals as published, without what all our plans read.")
     ] = False,
+    screen: Annotated[
+        int,
+        typer.Option(
+            help="Two steps: so many prompts a task by all methods and two controls (a window, random blocks) first; "
+            "then up to --n on tasks that dense answers and both controls lose. 0: every task runs to --n."
+        ),
+    ] = 0,
+    answers: Annotated[
+        int | None,
+        typer.Option(help="Decode so many answers a task; of the others the gold answer's likelihood alone."),
+    ] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Prompts stand in the model's chat template.")] = False,
     json_output: JsonFlag = False,
 ) -> None:
     """Run a suite by several methods and compare each with dense, prompt by prompt.
@@ -79,20 +94,23 @@ def evaluate(
     report = Reporter()
     crew = Processes(processes, ray)
     from routesparse.engine.lab.runner.alone import alone_in
-    from routesparse.engine.lab.runner.job import Job
+    from routesparse.engine.lab.runner.job import CONTROLS, Job
     from routesparse.engine.lab.suites.registry import find
 
     job = Job(
         suite=suite,
         tasks=tuple(_parts(tasks) or find(suite).tasks),
         lengths=tuple(map(_tokens, _parts(lengths) or ["8192"])),
-        methods=tuple(methods or (f"routesparse={RouterConfig.price:g}",)),
+        methods=_methods(methods or [f"routesparse={RouterConfig.price:g}"], CONTROLS if screen else ()),
         n=n,
         seed=seed,
         model=model,
         data=data or paths.texts(),
         out=writable_folder(out or paths.home() / "evaluations" / suite),
         extras=not no_extras,
+        screen=screen,
+        answers=answers,
+        chat=chat,
     )
     with alone_in(job.out):
         job.save()
@@ -115,11 +133,11 @@ def _measure(job: Job, stage: Stage, crew: Processes, limit_s: float, report: Re
         with report.bars():
             made = prepare(job, report, crew)
         report.line(f"{made} prompts in {job.out}")
-    if stage in (Stage.all, Stage.predict):
+    if stage in (Stage.all, Stage.estimate, Stage.predict):
         from routesparse.engine.lab.runner.predict import predict
         from routesparse.engine.lab.studies.selection.measure import Bench
 
-        lost = predict(job, Bench, crew, limit_s)
+        lost = predict(job, Bench, crew, limit_s, estimate=stage is Stage.estimate)
     if stage is Stage.time:
         from routesparse.engine.lab.runner.timing import measure_times
         from routesparse.engine.lab.studies.selection.measure import Bench
@@ -147,6 +165,11 @@ def _kept_or_scored(job: Job, stage: Stage, report: Reporter) -> dict[str, Any] 
 
 def _parts(given: list[str] | None) -> list[str]:
     return [part.strip() for text in given or [] for part in text.split(",") if part.strip()]
+
+
+def _methods(asked: Sequence[str], controls: Sequence[str]) -> tuple[str, ...]:
+    """With the controls that are not asked for already."""
+    return (*asked, *(one for one in controls if one not in asked))
 
 
 def _tokens(text: str) -> int:

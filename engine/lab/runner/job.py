@@ -23,11 +23,17 @@ from routesparse.engine.lab.suites.registry import find
 from routesparse.engine.schema import Count, Positive, Text, checked
 
 _MOST_BYTES = 1 << 20
+CONTROLS = ("window=1024", "random_blocks=0.2")  # that must lose where a task is to tell (steps.py)
 
 
 @dataclass(frozen=True)
 class Job:
-    """One evaluation; every process of a pool gets the same. methods: NAME or NAME=VALUE,VALUE, dense first."""
+    """One evaluation; every process of a pool gets the same. methods: NAME or NAME=VALUE,VALUE, dense first.
+
+    screen: prompts a task that find out which tasks tell (steps.py); 0: all go on. answers: of so many prompts a task
+    the answer is decoded, of the others the gold answer's likelihood is all; None: of all. chat: prompts stand in the
+    model's chat template.
+    """
 
     suite: Text
     tasks: tuple[Text, ...]
@@ -39,6 +45,9 @@ class Job:
     data: Path
     out: Path
     extras: bool = True
+    screen: Count = 0
+    answers: Positive | None = None
+    chat: bool = False
 
     def __post_init__(self) -> None:
         suite = find(self.suite)
@@ -80,7 +89,14 @@ class Job:
         parts += ["--lengths", ",".join(map(str, self.lengths)), "--n", str(self.n), "--seed", str(self.seed)]
         parts += [f"--methods {method}" for method in self.methods]
         parts += [] if self.model == "demo" else ["--model", Path(self.model).name]
+        parts += ["--screen", str(self.screen)] if self.screen else []
+        parts += [] if self.answers is None else ["--answers", str(self.answers)]
+        parts += ["--chat"] * self.chat
         return " ".join(parts + ([] if self.extras else ["--no-extras"]))
+
+    def decodes(self, index: int) -> bool:
+        """Whether the answer to a task's prompt of this number is decoded."""
+        return self.answers is None or index < self.answers
 
     @classmethod
     def load(cls, folder: Path) -> Job:

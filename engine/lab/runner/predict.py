@@ -5,8 +5,9 @@ greedy choices; from the first choice that differs on, decoding goes on greedily
 (``studies/selection/together.py``). That equals decoding token by token (a test compares). Of PG-19 every token's loss
 is kept instead, from the prefill's own hidden states.
 
-``predictions.jsonl`` only grows: what it holds already, by configuration and prompt, is skipped, so the same command
-goes on where it was cut off; a failed line is tried again.
+A trial of each length comes first and says what the rest takes; with ``--screen`` a screen follows, and then the tasks
+that tell (``steps.py``). ``predictions.jsonl`` only grows: what it holds already, by configuration and prompt, is
+skipped, so the same command goes on where it was cut off; a failed line is tried again.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ import torch
 from routesparse.engine.calibrate import one_profile
 from routesparse.engine.calibrate.row_files import Appender
 from routesparse.engine.crew.crews import ONE, Processes
-from routesparse.engine.crew.share import failures
+from routesparse.engine.crew.share import Team, failures
 from routesparse.engine.crew.work import Piece, Work
 from routesparse.engine.device.names import device_name
 from routesparse.engine.errors import RouteSparseError
 from routesparse.engine.lab import study
+from routesparse.engine.lab.runner import steps
 from routesparse.engine.lab.runner.asked import check_lengths, config_hash, label, prompt_of
 from routesparse.engine.lab.runner.job import Job
 from routesparse.engine.lab.runner.predictions import finished, key
@@ -45,10 +47,17 @@ Asking = tuple[Prepared, tuple[tuple[str, float], ...]]  # one prompt, by method
 Row = dict[str, Any]
 
 
-def predict(job: Job, bench: type[Bench], processes: Processes = ONE, limit_s: float = float("inf")) -> int:
+def predict(
+    job: Job,
+    bench: type[Bench],
+    processes: Processes = ONE,
+    limit_s: float = float("inf"),
+    *,
+    estimate: bool = False,
+) -> int:
     """Fill the job's predictions; GPUs in turn. Starts nothing after ``limit_s``. Returns how many failed.
 
-    bench: the class, made by each process for its own model.
+    bench: the class, made by each process for its own model. estimate: the trial alone, which says what the rest takes.
     Errors: InputError for prompts that are not prepared or too long; RouteSparseError where a process ended over a
     prompt again and again, when the others are done.
     """
@@ -57,28 +66,45 @@ def predict(job: Job, bench: type[Bench], processes: Processes = ONE, limit_s: f
     done = frozenset(key(row) for row in finished(job))
     kind = functools.partial(bench, captured=(processes.count or 1) == 1)
     opened = one_profile.opening(functools.partial(_opened, job, kind, _longest(prompts_of_job), done))
-    # Of all prompts every method's first setting before the second ones; all methods of a turn on one prompt together.
-    lots = [
-        [Piece(prepared.sample_id, (prepared, tuple(turn)))]
-        for turn in methods.rounds(["dense", *job.methods])
-        for prepared in prompts_of_job
-    ]
-    count = 1
-    with Appender(job.predictions) as out:
-
-        def begin(header: Row, processes: int) -> None:
-            nonlocal count
-            count = processes
+    crew, count = processes.crew(opened)
+    broken: list[str] = []
+    tried: set[str] = set()
+    with Appender(job.predictions) as out, Team(crew, count, study.note, deadline) as team:
 
         def keep(piece: Piece, made: list[Row] | None) -> None:
             for row in made or ():
                 out.write({**row, "processes": count})
 
-        work = Work("predict", opened, lots, keep)
-        outcome = one_profile.share(work, processes, study.note, deadline, begin)
-    if outcome.failed:
-        raise RouteSparseError(f"{failures(outcome, 'prompts')}; the same command tries again")
+        first = one_profile.ask(team, opened)
+
+        def run(stage: str, of: Sequence[Prepared]) -> None:
+            lots = _lots(job, [one for one in of if one.sample_id not in tried])
+            tried.update(one.sample_id for one in of)
+            outcome = one_profile.do(team, Work(stage, opened, lots, keep), first)
+            if outcome.failed:
+                broken.append(failures(outcome, "prompts"))
+
+        run("trial", steps.trial(prompts_of_job))
+        if left := steps.cost(job, finished(job), prompts_of_job, count):
+            study.note(left)
+        if not estimate and job.screen:
+            run("screen", [one for one in prompts_of_job if one.example.index < job.screen])
+            study.note(steps.told(steps.screened(job)))
+            run("predict", steps.chosen(job, prompts_of_job))
+        elif not estimate:
+            run("predict", prompts_of_job)
+    if broken:
+        raise RouteSparseError(f"{broken[0]}; the same command tries again")
     return len(out.failed)
+
+
+def _lots(job: Job, of: Sequence[Prepared]) -> list[list[Piece]]:
+    """Of all prompts every method's first setting before the second ones; a prompt's methods of a turn together."""
+    return [
+        [Piece(prepared.sample_id, (prepared, tuple(turn)))]
+        for turn in methods.rounds(["dense", *job.methods])
+        for prepared in of
+    ]
 
 
 def _longest(prompts_of_job: Sequence[Prepared]) -> list[Prepared]:
@@ -120,11 +146,18 @@ class _Predicting:
         if not missing:
             return None
         prompt = prompt_of(self._job, prepared, self._loaded)
+        started = time.perf_counter()
         found = measured(
-            self.bench, find(self._job.suite), [method for method, _ in missing], prepared, prompt
+            self.bench,
+            find(self._job.suite),
+            [method for method, _ in missing],
+            prepared,
+            prompt,
+            self._job.decodes(prepared.example.index),
         )
+        took = {"took_s": round((time.perf_counter() - started) / len(missing), 4)}
         return [
-            {**label(self._job, method, prepared, code), **self.header, **_finite(numbers)}
+            {**label(self._job, method, prepared, code), **self.header, **took, **_finite(numbers)}
             for (method, code), numbers in zip(missing, found, strict=True)
         ]
 
@@ -135,21 +168,25 @@ def measured(
     chosen: Sequence[methods.Method],
     prepared: Prepared,
     prompt: prompts.Prompt,
+    decode: bool = True,
 ) -> list[dict[str, Any]]:
-    """Each prediction's numbers and its row in the suite's own format, or why there are none."""
+    """Each prediction's numbers and, of a decoded answer, its row in the suite's own format, or why there are none."""
     example = prepared.example
     if suite is pg19.SUITE:
         return [_book(bench, method, prepared, prompt) for method in chosen]
-    found = bench.answers(prompt, chosen, example.new_tokens, past_gold=not suite.stops_at_gold)
+    room = example.new_tokens if decode else 0
+    found = bench.answers(prompt, chosen, room, past_gold=not suite.stops_at_gold)
     return [
-        {"failed": one} if isinstance(one, str) else {**one[1], "row": suite.row(example, one[0])}
+        {"failed": one}
+        if isinstance(one, str)
+        else {**one[1], **({"row": suite.row(example, one[0])} if decode else {})}
         for one in found
     ]
 
 
 def _finite(numbers: dict[str, Any]) -> dict[str, Any]:
     """A prediction's numbers; a method that computed NaN or Inf failed."""
-    every = numbers | numbers.get("row", {})
+    every = numbers | (numbers.get("row") or {})
     odd = [name for name, one in every.items() if isinstance(one, float) and not math.isfinite(one)]
     return {"failed": f"{', '.join(odd)} came out as NaN or Inf"} if odd else numbers
 

@@ -41,9 +41,7 @@ class Timed:
 
 @in_file(more=True)
 @dataclass(frozen=True, kw_only=True)
-class Book(Timed):
-    """What a prediction of PG-19 holds."""
-
+class _Prediction(Timed):
     index: Count
     cluster: str
     method: str
@@ -51,17 +49,25 @@ class Book(Timed):
     extras: bool
     prompt_sha256: str
     area: Real
-    row: dict[str, Any]
     weights: str | None = None
     processes: Count = 1
 
 
 @in_file(more=True)
 @dataclass(frozen=True, kw_only=True)
-class Predicted(Book):
-    """What any other prediction holds."""
+class Book(_Prediction):
+    """What a prediction of PG-19 holds."""
+
+    row: dict[str, Any]
+
+
+@in_file(more=True)
+@dataclass(frozen=True, kw_only=True)
+class Predicted(_Prediction):
+    """What any other prediction holds. row: in the suite's own format; None where no answer was decoded."""
 
     gold_nats: Real
+    row: dict[str, Any] | None = None
 
 
 def _read(path: Path, kind: type[Timed]) -> dict[tuple[str, str, int], dict[str, Any]]:

@@ -26,6 +26,7 @@ from routesparse.engine.lab.suites.suite import read_rows
 from routesparse.engine.models.load import load_tokenizer
 from routesparse.engine.progress import Progress
 
+_MESSAGE = "the user's message"  # whose place in a chat template is looked for
 CHUNK = 4  # prompts that one of several processes makes at a time
 
 
@@ -54,7 +55,13 @@ def prepare(job: Job, progress: Progress, processes: Processes = ONE) -> int:
     Errors: InputError where the folder holds prompts of another seed or tokenizer, or a prompt cannot be made.
     """
     tokenizer = load_tokenizer(job.model).tokenizer_hash
-    shared = {"suite": job.suite, "n": job.n, "seed": job.seed, "tokenizer": tokenizer}
+    shared = {
+        "suite": job.suite,
+        "n": job.n,
+        "seed": job.seed,
+        "tokenizer": tokenizer,
+        "chat": job.chat or None,
+    }
     headers = {
         (length, task): {**shared, "task": task, "length": length}
         for length in job.lengths
@@ -123,11 +130,12 @@ def _check_there(job: Job, missing: Sequence[tuple[int, str]]) -> None:
 
     Errors: InputError.
     """
-    source = Source(job.data, load_tokenizer(job.model).tokenizer)
+    source, template = _source(job)
     for task, length in {task: length for length, task in sorted(missing, reverse=True)}.items():
         examples = find(job.suite).examples
-        if next(iter(examples(Request(task, length, job.n, job.seed, job.n - 1), source)), None) is None:
-            there = sum(1 for _ in examples(Request(task, length, job.n, job.seed), source))
+        asked = Request(task, length - template.tokens, job.n, job.seed, around=template.tokens)
+        if next(iter(examples(dataclasses.replace(asked, first=job.n - 1), source)), None) is None:
+            there = sum(1 for _ in examples(asked, source))
             raise InputError(
                 f"{job.suite} has {there} prompts of {task} in {job.data}, not {job.n}; pass --n {there}"
                 if there
@@ -137,14 +145,46 @@ def _check_there(job: Job, missing: Sequence[tuple[int, str]]) -> None:
 
 def _opened(job: Job, place: int) -> Callable[[tuple[int, str, int, int]], list[dict[str, Any]]]:
     """A process's own tokenizer and texts: makes the prompts of one length and task from the first up to another."""
-    source = Source(job.data, load_tokenizer(job.model).tokenizer)
+    source, template = _source(job)
 
     def make(wanted: tuple[int, str, int, int]) -> list[dict[str, Any]]:
         length, task, first, end = wanted
-        examples = find(job.suite).examples(Request(task, length, end, job.seed, first), source)
+        request = Request(task, length - template.tokens, end, job.seed, first, template.tokens)
+        examples = map(template.around, find(job.suite).examples(request, source))
         return [_prepared(example, length, source) for example in examples]
 
     return make
+
+
+@dataclass(frozen=True)
+class _Template:
+    """What a model's chat template puts around a user's message that it is to answer. tokens: of both together."""
+
+    before: str = ""
+    behind: str = ""
+    tokens: int = 0
+
+    def around(self, example: Example) -> Example:
+        """The prompt as the user's message; the answer begins with its prefix."""
+        spans, shift = example.more.get("evidence", ()), len(self.before)
+        more = example.more | ({"evidence": [[a + shift, b + shift] for a, b in spans]} if spans else {})
+        return dataclasses.replace(example, prompt=self.before + example.prompt + self.behind, more=more)
+
+
+def _source(job: Job) -> tuple[Source, _Template]:
+    """Texts and tokenizer of a job, and its template. Errors: InputError for a model without a chat template."""
+    tokenizer = load_tokenizer(job.model).tokenizer
+    source = Source(job.data, tokenizer)
+    if not job.chat:
+        return source, _Template()
+    if not tokenizer.chat_template:
+        raise InputError(f"{Path(job.model).name} has no chat template; leave out --chat")
+    message = [{"role": "user", "content": _MESSAGE}]
+    text = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+    before, _, behind = text.partition(_MESSAGE)
+    # The begin token stands before every prompt already.
+    before = before.removeprefix(tokenizer.bos_token or "")
+    return source, _Template(before, behind, source.count(before) + source.count(behind))
 
 
 def _known(path: Path) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from routesparse.engine.lab.runner.conclude import SEARCH_TOKENS, STRATUM, concl
 from routesparse.engine.lab.runner.job import Job
 from routesparse.engine.lab.runner.predictions import NUMBERS, WHERE, read_times
 from routesparse.engine.lab.runner.prepare import all_prepared
+from routesparse.engine.lab.runner.steps import screened
 from routesparse.engine.lab.suites import pg19
 from routesparse.engine.lab.suites.registry import find
 from routesparse.engine.provenance import git_commit, versions
@@ -51,7 +52,7 @@ def score(job: Job) -> dict[str, Any]:
         name = f"{method.replace(':', '-')}-{setting:g}{'' if extras else '-no-extras'}"
         path = job.out / "by_method" / name / str(length) / f"{task}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(json.dumps(row) + "\n" for row in part["row"]), "utf-8")
+        path.write_text("".join(json.dumps(row) + "\n" for row in part["row"].dropna()), "utf-8")
     paths.write_json(job.scores, found)
     return found
 
@@ -130,7 +131,7 @@ def _scored(job: Job) -> tuple[dict[str, Any], pd.DataFrame]:
             raise InputError(
                 f"dense has no predictions at {length} tokens; run the stage predict, which adds it"
             )
-        for (*point, task), part in here.groupby([*POINT, "task"], observed=True):
+        for (*point, task), part in here.dropna(subset=["row"]).groupby([*POINT, "task"], observed=True):
             scored = find(job.suite).score(task, list(part["row"]))
             values[part.index] = scored.values
             told = {"task": task, "n": len(part), "score": scored.score, "area": float(part["area"].mean())}
@@ -148,6 +149,8 @@ def _scored(job: Job) -> tuple[dict[str, Any], pd.DataFrame]:
                 }
             )
     rows["value"] = values
+    if job.screen:
+        found["screen"] = [one.told for one in screened(job)]
     found["hypotheses"] = conclude(_prompts(job, rows, found["about"]), job.seed)
     return found, rows
 
@@ -195,7 +198,7 @@ def _prompts(job: Job, rows: pd.DataFrame, about: Mapping[str, Any]) -> pd.DataF
         plain_length=rows["length"] == min(max(job.lengths), SEARCH_TOKENS),
         timed_alone=about["timed_alone"] or about["processes"] == 1,
     )
-    return of.iloc[:0] if job.suite == pg19.SUITE.name else of
+    return of.iloc[:0] if job.suite == pg19.SUITE.name else of.dropna(subset=["value"])
 
 
 def _compared(job: Job, mine: pd.DataFrame, dense: pd.DataFrame) -> dict[str, Any]:
@@ -221,7 +224,7 @@ def _compared(job: Job, mine: pd.DataFrame, dense: pd.DataFrame) -> dict[str, An
         # Over the prompts that hold the number: the first ones compile kernels.
         "medians": {name: None if pd.isna(one) else float(one) for name, one in medians.items()},
     }
-    return found | (_perplexities(draws, both) if is_books else _points(draws, strata))
+    return found | (_perplexities(draws, both) if is_books else _points(job, draws, strata))
 
 
 def _perplexities(draws: paired.Draws, books: pd.DataFrame) -> dict[str, Any]:
@@ -238,28 +241,38 @@ def _perplexities(draws: paired.Draws, books: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _points(draws: paired.Draws, strata: Mapping[str, pd.DataFrame]) -> dict[str, Any]:
+def _points(job: Job, draws: paired.Draws, strata: Mapping[str, pd.DataFrame]) -> dict[str, Any]:
+    """Points where answers were decoded, likelihoods of the gold answer on all prompts."""
+    decoded = {task: part.dropna(subset=["value", "value_dense"]) for task, part in strata.items()}
+    some = draws
+    if sum(map(len, decoded.values())) < draws.n:
+        some = paired.Draws({task: list(part["cluster"]) for task, part in decoded.items()}, job.seed)
     ours, dense = (
-        {task: part[name].to_numpy(float) for task, part in strata.items()}
+        {task: part[name].to_numpy(float) for task, part in decoded.items()}
         for name in ("value", "value_dense")
     )
     gold = {
         task: (part["gold_nats_dense"] - part["gold_nats"]).to_numpy(float) for task, part in strata.items()
     }
-    change = paired.difference(draws, ours, dense)
+    change = paired.difference(some, ours, dense)
     enough = [task for task in dense if 100 * dense[task].mean() >= ENOUGH]
     return {
-        "score": float(100 * draws.means(ours)[0]),
+        **({} if some is draws else {"decoded": some.n}),
+        "score": float(100 * some.means(ours)[0]),
         "difference": change.mean.in_points(),
         "harmed": change.harmed,
         "gained": change.gained,
-        "harmed_share": change.harmed / draws.n,
+        "harmed_share": change.harmed / some.n,
         "newcombe": None if change.newcombe is None else [100 * bound for bound in change.newcombe],
         "few_discordant": change.few,
         "gold_log_likelihood": asdict(paired.interval(draws.means(gold))),
         "worst_decile": asdict(paired.interval(draws.worst_means(gold))),
         "tasks_where_dense_reaches_80": enough,
-        "by_task": [_of_task(draws, task, ours[task], dense[task]) for task in ours],
+        "by_task": [
+            _of_task(some, task, ours[task], dense[task])
+            | {"gold_log_likelihood": asdict(paired.interval(draws.stratum_means(task, gold[task])))}
+            for task in ours
+        ],
     }
 
 

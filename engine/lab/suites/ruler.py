@@ -40,7 +40,13 @@ _TOKENS_PER_PAIR = 30  # fewer than two generated documents have
 
 
 def _examples(request: Request, source: Source) -> Iterator[Example]:
-    own = source.folder("ruler") / str(request.length) / "data" / request.task / "validation.jsonl"
+    own = (
+        source.folder("ruler")
+        / str(request.length + request.around)
+        / "data"
+        / request.task
+        / "validation.jsonl"
+    )
     if own.exists():
         return read_examples(own, request, partial(_read, request.task))
     return generated(_example)(request, source)

@@ -47,7 +47,8 @@ class Example:
 class Request:
     """The prompts of one task, ``first`` up to n: at most ``length`` tokens each with the answer's room.
 
-    A prompt does not depend on ``first`` or n, so that several processes can make one task's.
+    A prompt does not depend on ``first`` or n, so that several processes can make one task's. around: tokens of a chat
+    template, which the length does not hold.
     """
 
     task: str
@@ -55,6 +56,7 @@ class Request:
     n: int
     seed: int
     first: int = 0
+    around: int = 0
 
 
 class Source:

@@ -99,7 +99,7 @@ class Bench(BesideDense):
         self, prompt: Prompt, chosen: Sequence[Method], new_tokens: int, *, past_gold: bool
     ) -> list[Answer | str]:
         """Each method's greedy answer of at most ``new_tokens``, and the gold answer's nats under the same prefill,
-        decoded together as far as memory allows; of what failed why, in its place.
+        decoded together as far as memory allows; of what failed why, in its place. new_tokens 0: nothing is decoded.
 
         past_gold: go on where the answer is the gold one so far; False: return that, and otherwise read at most SLACK
         tokens past its length.

@@ -38,7 +38,8 @@ class Prefilled:
 class Asked:
     """What is decoded behind a prompt of ``tokens``: at most ``limit`` tokens; ``end`` ends a text, -1: nothing does.
 
-    gold: the reference answer's tokens, at least one. past_gold: go on where the answer is the gold one so far.
+    A limit of 0: nothing is decoded. gold: the reference answer's tokens, at least one. past_gold: go on where the
+    answer is the gold one so far.
     """
 
     tokens: int
@@ -91,6 +92,8 @@ def answers_together(
         hidden = torch.cat((hidden, body(read, past_key_values=cache).last_hidden_state), 1)
     found = log_p(hidden)  # [B, answer, vocabulary]
     nats = (-found.gather(-1, gold[None, :, None].expand(len(prefills), -1, -1))).sum((1, 2)).tolist()
+    if asked.limit == 0:
+        return [Answered([], cost) for cost in nats]
     choices = found.argmax(-1).tolist()
     return [
         Answered(ids, cost)

@@ -98,7 +98,7 @@ def test_a_run_goes_on_where_it_was_cut_off_and_repeats_its_scores(job):
 
 def test_one_cell_run_twice_from_nothing_gives_the_same_prompts_answers_and_scores(job, tmp_path):
     """Also of methods that draw at random: the rows that ours scores, the control's blocks. Only clocks differ."""
-    clocks = {"created_at", "select_ms", "prefill_ms", "attention_ms", "medians"}
+    clocks = {"created_at", "took_s", "select_ms", "prefill_ms", "attention_ms", "medians"}
 
     def run(name, seed):
         made = job(tasks=("passkey",), methods=("routesparse=0.5", "random_blocks=0.5"), seed=seed)

@@ -1,0 +1,147 @@
+"""A job in steps: a trial that says what the whole costs, a screen that finds the tasks that tell, then those tasks.
+
+A task on which dense attention fails, or that a window or random blocks solve, says nothing about a plan. So with
+``--screen N`` the first N prompts of each task and length run by all methods and the CONTROLS, and only tasks that tell
+go on to ``--n``. A task tells where
+
+    dense answers   it scores at least DENSE points on the answers that were decoded
+    controls lose   under each control the gold answer's log-likelihood is lower by at least LOST nats on average, and
+                    the one-sided 95 % bound of that mean over prompts, paired with dense's, is above 0
+
+The screen looks at dense and the controls alone, so that no method's prompts are chosen by how it does. Its prompts are
+part of what is reported; a task's place in the report does not depend on the methods that are compared there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from scipy.stats import t
+
+from routesparse.engine.lab.runner.job import CONTROLS, Job
+from routesparse.engine.lab.runner.predictions import finished
+from routesparse.engine.lab.suites.registry import find
+
+if TYPE_CHECKING:
+    from routesparse.engine.lab.runner.prepare import Prepared
+
+TRIAL = 2  # prompts a length whose time foretells the others': the first one compiles kernels
+DENSE, LOST, ONE_SIDED = 30.0, 1.0, 0.95
+Cell = tuple[int, str]  # length and task
+
+
+@dataclass(frozen=True)
+class Screened:
+    """One task at one length. dense: points, None where none was decoded. lost: nats by control, mean and bound."""
+
+    length: int
+    task: str
+    n: int
+    dense: float | None
+    lost: dict[str, tuple[float, float]]
+
+    @property
+    def tells(self) -> bool:
+        """Whether dense answers and every control loses."""
+        return (
+            self.dense is not None
+            and self.dense >= DENSE
+            and len(self.lost) == len(CONTROLS)
+            and all(mean >= LOST and bound > 0 for mean, bound in self.lost.values())
+        )
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """As scores.json holds it."""
+        return asdict(self) | {"tells": self.tells}
+
+
+def screened(job: Job) -> list[Screened]:
+    """The screen of a job's predictions so far, by length and task; empty without ``--screen``."""
+    if not job.screen:
+        return []
+    names = ["length", "task", "index", "method", "setting", "gold_nats", "row"]
+    rows = [row for row in finished(job) if row["seed"] == job.seed and row["suite"] == job.suite]
+    made = pd.DataFrame(rows, columns=names)
+    made = made[made["index"] < job.screen].drop_duplicates(names[:5], keep="last")
+    cells = made.groupby(["length", "task"]).groups
+    return [
+        _screened(job, cell, made.loc[cells[cell]])
+        for cell in ((length, task) for length in job.lengths for task in job.tasks)
+        if cell in cells
+    ]
+
+
+def _screened(job: Job, cell: Cell, rows: pd.DataFrame) -> Screened:
+    dense = rows[rows["method"] == "dense"].set_index("index")
+    decoded = list(dense["row"].dropna())
+    lost = {}
+    for control in CONTROLS:
+        name, _, setting = control.partition("=")
+        mine = rows[(rows["method"] == name) & (rows["setting"] == float(setting))].set_index("index")
+        change = (mine["gold_nats"] - dense["gold_nats"]).dropna().to_numpy(float)
+        if len(change) > 1:
+            error = change.std(ddof=1) / math.sqrt(len(change))
+            lost[control] = (
+                float(change.mean()),
+                float(change.mean() - t.ppf(ONE_SIDED, len(change) - 1) * error),
+            )
+    points = find(job.suite).score(cell[1], decoded).score if decoded else None
+    return Screened(*cell, len(dense), points, lost)
+
+
+def trial(prompts: Iterable[Prepared]) -> list[Prepared]:
+    """The first prompts of each length."""
+    by_length: dict[int, list[Prepared]] = {}
+    for one in prompts:
+        by_length.setdefault(one.length, []).append(one)
+    return [one for mine in by_length.values() for one in mine[:TRIAL]]
+
+
+def cost(job: Job, rows: Iterable[Mapping[str, Any]], prompts: Iterable[Prepared], processes: int) -> str:
+    """What the job's predictions will take here, in a line, by the times of those that are made (``took_s``); "" where
+    no time is known, or none is left."""
+    times = pd.DataFrame(list(rows), columns=["length", "sample_id", "took_s"])
+    each = times.groupby(["length", "sample_id"])["took_s"].sum()
+    parts, least, most = [], 0.0, 0.0
+    for length, mine in pd.DataFrame(
+        [(one.length, one.sample_id, one.example.index) for one in prompts], columns=["length", "id", "index"]
+    ).groupby("length"):
+        if length not in each.index.get_level_values(0):
+            continue  # made before times were kept, or its trial failed
+        took = float(each[length].min() if len(each[length]) <= TRIAL else each[length].median())
+        left = mine[~mine["id"].isin(each[length].index)]
+        most += took * len(left)
+        least += took * (len(left) if not job.screen else int((left["index"] < job.screen).sum()))
+        parts.append(f"{len(left)} prompts of {length:,} tokens at {took:.2f} s")
+    if not most:
+        return ""
+    low, high = (f"{seconds / 60 / processes:.1f} min" for seconds in (least, most))
+    span = f"{low} where no task tells, {high} where all do," if job.screen else high
+    there = f"{processes} process{'es' * (processes > 1)}"
+    return f"the rest takes about {span} on {there}: {', '.join(parts)}"
+
+
+def told(found: Iterable[Screened]) -> str:
+    """The screen in a line a task."""
+    lines = []
+    for one in found:
+        losses = ", ".join(f"{name} {mean:+.1f} ({bound:+.1f})" for name, (mean, bound) in one.lost.items())
+        points = "no answer decoded" if one.dense is None else f"dense {one.dense:g}"
+        verdict = "tells" if one.tells else "does not tell"
+        lines.append(f"{one.length:,} {one.task}: {verdict}; {points}; gold nats lost: {losses}")
+    return "\n".join(lines)
+
+
+def chosen(job: Job, prompts: Sequence[Prepared]) -> list[Prepared]:
+    """The prompts beyond the screen, of the tasks that tell."""
+    telling = {(one.length, one.task) for one in screened(job) if one.tells}
+    return [
+        one
+        for one in prompts
+        if one.example.index >= job.screen and (one.length, one.example.task) in telling
+    ]

@@ -1,0 +1,148 @@
+"""``evaluate --screen``, ``--answers``, ``--chat`` and what it says of its cost. CPU, one token a byte."""
+
+import dataclasses
+import json
+
+import pytest
+
+from routesparse.engine.errors import InputError
+from routesparse.engine.lab.runner import predict as predicting
+from routesparse.engine.lab.runner import prepare as preparing
+from routesparse.engine.lab.runner import steps
+from routesparse.engine.lab.runner.job import CONTROLS, Job
+from routesparse.engine.lab.runner.prepare import all_prepared, prepare
+from routesparse.engine.lab.runner.score import score
+from routesparse.engine.lab.studies.selection.measure import Bench
+from routesparse.engine.progress import no_progress
+from tests.engine.lab.runner.test_runner import LENGTH, data, lines  # noqa: F401
+
+TASKS = ("passkey", "number_string")
+
+
+@pytest.fixture
+def job(folder, data, tmp_path):  # noqa: F811
+    def make(**others):
+        asked = {"methods": CONTROLS, "n": 4, "seed": 1, "screen": 2, "answers": 1, **others}
+        return Job(
+            "infinitebench", TASKS, (LENGTH,), model=str(folder), data=data, out=tmp_path / "out", **asked
+        )
+
+    return make
+
+
+def row(task, index, method, nats, answer):
+    name, _, setting = method.partition("=")
+    written = {"id": index, "prediction": answer, "ground_truth": "7"}
+    return {
+        **{
+            "config_hash": method,
+            "sample_id": f"{LENGTH}/{task}/{index}",
+            "suite": "infinitebench",
+            "seed": 1,
+        },
+        **{
+            "task": task,
+            "length": LENGTH,
+            "index": index,
+            "cluster": f"{task}/{index}",
+            "prompt_sha256": "x",
+        },
+        **{"method": name, "setting": float(setting or 1), "extras": True, "area": 1.0, "gold_nats": nats},
+        **{"prefill_ms": 1.0, "select_ms": 0.0, "took_s": 4.0, "row": written},
+    }
+
+
+@pytest.mark.parametrize(
+    ("answer", "losses", "tells"),
+    [
+        ("7", [(5.0, 6.0), (4.0, 5.0)], True),
+        ("8", [(5.0, 6.0), (4.0, 5.0)], False),  # dense fails
+        ("7", [(5.0, 6.0), (0.2, 0.3)], False),  # random blocks lose nothing
+        ("7", [(5.0, 6.0), (0.0, 9.0)], False),  # lose by chance: the bound lies below 0
+    ],
+)
+def test_a_task_tells_where_dense_answers_and_both_controls_lose(job, answer, losses, tells):
+    made = job()
+    rows = [row("passkey", i, "dense", 1.0, answer) for i in range(2)]
+    for control, lost in zip(CONTROLS, losses, strict=True):
+        rows += [row("passkey", i, control, 1.0 + lost[i], "8") for i in range(2)]
+    # Prompts beyond the screen and other seeds have no say.
+    rows += [row("passkey", 3, one, -99.0, "8") for one in ("dense", *CONTROLS)]
+    made.out.mkdir(exist_ok=True)
+    made.predictions.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    (found,) = steps.screened(made)
+    assert (found.n, found.tells) == (2, tells)
+    assert found.lost[CONTROLS[0]][0] == pytest.approx(5.5)
+    # t(1, .95) = 6.314: 5.5 - 6.314 * .7071 / sqrt(2)
+    assert found.lost[CONTROLS[0]][1] == pytest.approx(5.5 - 6.3138 * 0.5, abs=1e-3)
+    assert steps.told([found]).startswith(f"{LENGTH} passkey: {'tells' if tells else 'does not tell'}; dense")
+    assert steps.screened(job(screen=0)) == []
+
+
+def test_only_tasks_that_tell_go_on_and_only_asked_answers_are_decoded(job, monkeypatch, capsys):
+    made = job()
+    assert prepare(made, no_progress) == 8
+    predicting.predict(made, Bench, estimate=True)
+    assert len(lines(made)) == 2 * 3, "two prompts of the length, by dense and the controls"
+    assert "where no task tells, " in capsys.readouterr().err
+    predicting.predict(made, Bench)
+    found = lines(made)
+    assert sorted({(one["task"], one["index"]) for one in found}) == [
+        (t, i) for t in sorted(TASKS) for i in (0, 1)
+    ]
+    assert {one["index"] for one in found if "row" in one} == {0}
+    assert [one["tells"] for one in score(made)["screen"]] == [False, False]
+    monkeypatch.setattr(steps.Screened, "tells", property(lambda self: self.task == "passkey"))
+    predicting.predict(made, Bench)
+    assert {(one["task"], one["index"]) for one in lines(made)} - {(t, i) for t in TASKS for i in (0, 1)} == {
+        ("passkey", 2),
+        ("passkey", 3),
+    }
+    dense, *others = score(made)["suite"]
+    assert (dense["n"], dense["decoded"]) == (6, 2)
+    assert {one["n"] for one in score(made)["tasks"]} == {1}, "points are of decoded answers"
+    assert {
+        one["gold_log_likelihood"]["value"] != 0 for one in others if one["method"] == "random_blocks"
+    } == {True}
+    again = len(lines(made))
+    predicting.predict(made, Bench)
+    assert len(lines(made)) == again, "nothing is done twice"
+
+
+def test_the_cost_is_that_of_what_is_left_by_the_times_that_are_known(job):
+    made = job()
+    prepare(made, no_progress)
+    prompts = all_prepared(made)
+    rows = [row(*prompts[0].sample_id.split("/")[1:], one, 0.0, "") for one in ("dense", *CONTROLS)]
+    # 12 s a prompt: 3 of the screen at least, all 7 at most.
+    said = steps.cost(made, rows, prompts, 1)
+    assert (
+        "about 0.6 min where no task tells, 1.4 min where all do, on 1 process: 7 prompts of 900 tokens at 12.00 s"
+        in said
+    )
+    assert "about 0.7 min on 2 processes" in steps.cost(job(screen=0), rows, prompts, 2)
+    assert steps.cost(made, [], prompts, 1) == "" == steps.cost(made, rows, prompts[:1], 1)
+
+
+def test_a_chat_template_stands_around_prompts_and_counts(job, loaded, monkeypatch):
+    made = dataclasses.replace(job(screen=0), chat=True)
+    with pytest.raises(InputError, match="has no chat template; leave out --chat"):
+        prepare(made, no_progress)
+    tokenizer = preparing.load_tokenizer(made.model)
+    asked, says = (
+        "<user>{{ messages[0]['content'] }}</user>",
+        "{% if add_generation_prompt %}<says>{% endif %}",
+    )
+    tokenizer.tokenizer.chat_template = "{{ bos_token or '' }}" + asked + says
+    monkeypatch.setattr(preparing, "load_tokenizer", lambda model: tokenizer)
+    prepare(made, no_progress)
+    plain = dataclasses.replace(job(screen=0), out=made.out / "plain")
+    prepare(plain, no_progress)
+    for chatted, bare in zip(all_prepared(made), all_prepared(plain), strict=True):
+        assert chatted.text.startswith("<user>") and "</user><says>" in chatted.text
+        assert chatted.text.endswith(chatted.example.answer_prefix)
+        assert bare.tokens - 110 < chatted.tokens <= LENGTH - chatted.example.new_tokens
+        for start, end in chatted.example.more.get("evidence", ()):
+            assert chatted.example.gold[0] in chatted.text[start:end]
+    with pytest.raises(InputError, match="prompts with chat True, not None"):
+        prepare(dataclasses.replace(made, chat=False), no_progress)
