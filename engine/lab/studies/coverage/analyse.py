@@ -14,6 +14,8 @@ clusters (``plan.py``); fewer than ``stats.coverage.FEWEST_CLUSTERS`` give none.
     layer       the layer's certificate, against the mean mass of its heads
     every rung  each bound that was tested, kept or not: which rungs are climbed depends on their bounds
     floor       how often what was kept lies below the policy's own floor
+    jointly     every head of a window at once, each at its own level, and at the level that holds for all (Bonferroni)
+    sabotaged   a head's bound of error 0.2, and one of the rows that chose its plan: controls that must fall short
     conformal   g - delta of each calibration, another domain's too (a control), against g*, and against the mass
     row         share of body rows above the k-th smallest certificate row, at q and at the recorded level
 
@@ -46,6 +48,7 @@ CONFIDENCE = 0.95
 WHOLE = 1e-6  # a mean mass this close to 1 is the whole
 LENGTHS = [0, 4_096, 8_192, 16_384]
 CELL = ["domain", "length"]
+JOINTLY = ["head", "head, Bonferroni", "layer"]  # claims of which a window's are also taken together
 RATES = ["expanded", "dense_by_fallback", "dense_by_router"]
 
 
@@ -54,11 +57,15 @@ def main(argv: list[str] | None = None) -> None:
     parser = study.parser(__doc__)
     parser.add_argument("--units", type=Path, nargs="+", required=True)
     parser.add_argument("--profile", type=Path, required=True, help="the latency profile of the measuring")
+    parser.add_argument(
+        "--no-calibrations", action="store_true", help="for a model that the bundled ones are not of"
+    )
     arguments = parser.parse_args(argv)
     loaded = load_model(arguments.model, device="cpu")
     measured = load(arguments.units)
     units, windows = map(_with_length, measured.part("test"))
-    calibrations = {name: load_calibration(name) for name in (*DOMAINS, "mixed", "robust")}
+    named = () if arguments.no_calibrations else (*DOMAINS, "mixed", "robust")
+    calibrations = {name: load_calibration(name) for name in named}
     config = measured.config
     check(measured, calibrations, LatencyProfile.load(arguments.profile))
     found = claims(units, calibrations, config)
@@ -133,6 +140,13 @@ def claims(
         rungs = of.explode([lower, true]).dropna(subset=[lower, true])
         rungs = rungs[rungs[true] < 1.0 - WHOLE]  # where every head is dense nothing can go wrong
         made[name] = (rungs, rungs[lower].astype(float), rungs[true].astype(float))
+    for name, column in (
+        ("head, Bonferroni", "lower_joint"),
+        ("head, sabotaged: error 0.2", "lower_sabotaged"),
+        ("head, sabotaged: rows that chose", "lower_reused"),
+    ):
+        if column in sparse:
+            made[name] = (sparse, sparse[column], mass)
     for name, calibration in calibrations.items():
         lengths = {n: calibration.delta(int(n), CONFIDENCE) for n in units["tokens"].unique()}
         delta = sparse["tokens"].map(lengths).astype(float)
@@ -150,6 +164,11 @@ def claims(
     ):
         known = units.dropna(subset=[column])
         found.append(known[whose].assign(claim=name, covered=known[column].astype(float)))
+    for one in [part for part in found if part["claim"].iloc[:1].isin(JOINTLY).any()]:
+        windows = one.groupby(["number", "cluster", *CELL], observed=True, as_index=False)["covered"].min()
+        found.append(
+            windows.assign(claim=f"all of a window jointly: {one['claim'].iloc[0]}", pattern=None, layer=None)
+        )
     return pd.concat([one for one in found if len(one)], ignore_index=True)
 
 

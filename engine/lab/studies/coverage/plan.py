@@ -106,6 +106,18 @@ def plan(tokenizer: Any, data: Path, seed: int, test_seed: int, scale: float = 1
     return [Planned(i, part, window, cluster(window, of)) for i, (part, window) in enumerate(ordered)]
 
 
+def plan_tests(tokenizer: Any, data: Path, seed: int, lengths: Sequence[int], count: int) -> list[Planned]:
+    """Test windows alone, ``count`` a domain and length, documents in turn, each a cluster: for a model of others."""
+    found = [
+        w
+        for documents in _read(data, "test", TEST_DOMAINS, tokenizer).values()
+        for tokens in lengths
+        for w in cut(documents, count, tokens, tokens, tokenizer, seed)
+    ]
+    ordered = _in_turn([("test", w) for w in found])
+    return [Planned(i, part, w, f"{w.domain}/{w.document}") for i, (part, w) in enumerate(ordered)]
+
+
 def projects(data: Path) -> dict[tuple[str, str], str]:
     """(domain, document) -> the project that it is a piece of, from the data's manifest.
 
@@ -207,9 +219,15 @@ def main(argv: list[str] | None = None) -> None:
         "--test-seed", type=int, required=True, help="of the test windows; not one used before"
     )
     parser.add_argument("--scale", type=float, default=1.0, help="share of the windows, for a first look")
+    parser.add_argument("--tests", type=int, help="test windows alone, so many a domain and length")
+    parser.add_argument("--lengths", type=int, nargs="+", default=list(TEST_LENGTHS), help="of --tests")
     arguments = parser.parse_args(argv)
     loaded = load_model(arguments.model, device="cpu")
-    windows = plan(loaded.tokenizer, arguments.data, arguments.seed, arguments.test_seed, arguments.scale)
+    tokenizer, data, test_seed = loaded.tokenizer, arguments.data, arguments.test_seed
+    if arguments.tests:
+        windows = plan_tests(tokenizer, data, test_seed, arguments.lengths, arguments.tests)
+    else:
+        windows = plan(tokenizer, data, arguments.seed, test_seed, arguments.scale)
     header = {**origin(loaded, study.command(), arguments.seed), "test_seed": arguments.test_seed}
     write_plan(arguments.out, header, windows)
     tokens = sum(w.window.tokens for w in windows)

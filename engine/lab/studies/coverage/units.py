@@ -6,6 +6,9 @@ equal strata (CPU).
 A unit has rungs (``layer_fallback.py``): the router's choice and the next levels of its
 family. Every rung's certificate is recorded beside that rung's truth, and so is every rung of the layer, whose truth is
 the mean over its heads, a dense head counting 1.
+
+Beside a unit's own bound stand one that holds for all units of the window together (Bonferroni), and two that are
+sabotaged, so that a coverage that can't fail is seen: one of error SABOTAGED, and one of the rows that chose the plan.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from routesparse.engine.method.certificate import bernstein_lower_bound, row_low
 from routesparse.engine.method.fallback import FALLBACK_KINDS
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.layer_fallback import levels_above, next_levels
+from routesparse.engine.method.records import ROUTING
 from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.rows import Audited
 from routesparse.engine.runtime.session import RoutingSession
@@ -36,6 +40,7 @@ from routesparse.kernels.betting_bound import betting_lower_bound
 AUDIT_ROWS = 128  # of output errors and bounds
 BODY_ROWS = 1_024
 SAMPLED_ROWS = 8
+SABOTAGED = 0.2
 AUDITED = ("mean_error", "max_error", "bound_paper", "bound_tight", "violations", "rows", "executed_error")
 
 
@@ -44,7 +49,10 @@ def measure(
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The window's row, and one row per unit."""
     started = time.perf_counter()
-    auditor = UnitAuditor(errors=planned.part == "A")  # alpha and e are fitted on fold A
+    of = loaded.model.config
+    segments = -(-planned.window.tokens // config.segment_tokens)
+    units = of.num_hidden_layers * of.num_attention_heads * segments
+    auditor = UnitAuditor(errors=planned.part == "A", units=units)  # alpha and e are fitted on fold A
     session = RoutingSession(config, profile=profile, auditor=auditor, salt=planned.window.sha256)
     prefill(loaded, planned.window.token_ids, session)
     run = session.trace.record().run
@@ -62,10 +70,10 @@ def measure(
 class UnitAuditor(Auditor):
     """Keeps one row per unit for the study, and leaves none in the run's record."""
 
-    def __init__(self, errors: bool) -> None:
-        """errors: the output errors of all candidates are measured too."""
+    def __init__(self, errors: bool, units: int) -> None:
+        """errors: the output errors of all candidates are measured too. units: of the whole window."""
         self.rows: list[dict[str, Any]] = []
-        self._errors = errors
+        self._errors, self._units = errors, units
 
     def audit(
         self, inputs: AttentionInputs, decision: Decision, settings: LayerSettings, executed: Executed
@@ -74,6 +82,9 @@ class UnitAuditor(Auditor):
         config, seed = settings.config, settings.seed
         body = body_rows(inputs, decision, seed)
         masses = candidate_masses(inputs, decision, body, config).flatten(0, 1).cpu().double().numpy()
+        assert decision.probe is not None
+        chose = decision.probe.rows.rows[..., decision.probe.rows.slice_of(ROUTING)]
+        reused = candidate_masses(inputs, decision, chose, config).flatten(0, 1).cpu().double().numpy()
         errors = None
         if self._errors:
             some = draw_body_rows(inputs, decision, ERROR_ROWS, seed)
@@ -83,6 +94,7 @@ class UnitAuditor(Auditor):
         of_layer = _layer(decision, ladder, masses.mean(1))
         for unit in range(decision.heads):
             row = _unit(decision, unit, masses[unit], ladder[unit], config) | of_layer
+            row |= _others(decision, unit, reused[unit], config, self._units)
             if errors is not None:
                 row["disagreement_all"], row["error_all"] = decision.scores.disagreement[unit], errors[unit]
             if unit in audits:
@@ -158,6 +170,21 @@ def _unit(
         if read != dense:
             found[f"{name}_covered"] = (masses[:, read] >= row_lower_bound(rows[:, read], level)).mean()
     return found
+
+
+def _others(
+    decision: Decision, unit: int, reused: np.ndarray, config: RouterConfig, units: int
+) -> dict[str, Any]:
+    """Bounds of a sparse unit's mass beside its own: jointly with all of the window, and two sabotaged ones."""
+    chosen, error = int(decision.certified.choice[unit]), 1.0 - config.confidence
+    if chosen == len(decision.candidates) - 1:
+        return {}
+    rows = decision.certificate_mass[unit][:, chosen]
+    return {
+        "lower_joint": betting_lower_bound(rows, error / units),
+        "lower_sabotaged": betting_lower_bound(rows, SABOTAGED),
+        "lower_reused": betting_lower_bound(np.ascontiguousarray(reused[:, chosen]), error),
+    }
 
 
 def _layer(decision: Decision, ladder: np.ndarray, true: np.ndarray) -> dict[str, Any]:

@@ -54,6 +54,19 @@ def test_a_layer_counts_once_and_a_rung_of_dense_heads_is_no_test():
     assert layer["median_gap"] == pytest.approx(0.005)
 
 
+def test_a_window_holds_jointly_where_all_its_heads_do_and_sabotaged_bounds_stand_beside_them():
+    units = priced_units().assign(
+        lower_joint=0.2, lower_sabotaged=[0.8, np.nan, 0.2, np.nan], lower_reused=0.9
+    )
+    found = {row["claim"]: row for row in analyse.summaries(analyse.claims(units, {}, CONFIG), analyse.CELL)}
+    joint = {name: found[f"all of a window jointly: {name}"] for name in analyse.JOINTLY}
+    assert {name: (row["units"], row["broken"]) for name, row in joint.items()} == {
+        "head": (2, 1), "head, Bonferroni": (2, 0), "layer": (2, 1)
+    }  # fmt: skip
+    broken = {name.split(": ")[1]: row["broken"] for name, row in found.items() if "sabotaged" in name}
+    assert broken == {"error 0.2": 1, "rows that chose": 2}
+
+
 def test_every_rung_of_a_head_is_a_test_under_one_price():
     found = told()
     head, rungs = found["head"], found["head, every rung"]

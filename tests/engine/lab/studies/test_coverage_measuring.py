@@ -102,6 +102,17 @@ def test_a_plan_follows_the_order_of_need_and_mixes_domains(tmp_path, tiny_model
     assert [w for w in windows if w.part != "test"] == [w for w in again if w.part != "test"]
 
 
+def test_tests_alone_are_windows_of_each_domain_whose_cluster_is_the_document(tmp_path, tiny_model):
+    for domain in plan.TEST_DOMAINS:
+        (tmp_path / domain / "test").mkdir(parents=True)
+        for name in ("one", "two"):
+            (tmp_path / domain / "test" / f"{name}.txt").write_text(f"{domain} {name} goes on. " * 60)
+    found = plan.plan_tests(tiny_model.tokenizer(), tmp_path, 5, [256, 512], 3)
+    assert len(found) == 4 * 2 * 3 and {one.part for one in found} == {"test"}
+    assert {one.window.tokens for one in found} == {256, 512}
+    assert {one.cluster for one in found} == {f"{d}/{n}" for d in plan.TEST_DOMAINS for n in ("one", "two")}
+
+
 def test_numbers_keep_six_digits_and_nan_is_none():
     rows = [{"lower": np.float64(0.123456789), "mass_all": np.array([0.5, np.nan])}, {"chosen": 3}]
     assert measure.columns(rows) == {
@@ -143,6 +154,11 @@ def test_under_one_price_every_rung_of_heads_and_layers_stands_beside_its_truth(
         assert row.chosen in (*sparse, row.dense)
         assert row.rung_true == [row.true_all[rung] for rung in sparse]
         assert len(row.rung_lower) == len(sparse) and row.rung_true == sorted(row.rung_true)
+    sparse = units[units["is_sparse"]]
+    assert (sparse["lower_joint"] <= sparse["lower"]).all() and (
+        sparse["lower_joint"] < sparse["lower"]
+    ).any()
+    assert (sparse["lower_sabotaged"] >= sparse["lower"]).all() and sparse["lower_reused"].notna().all()
     for _, heads in units.groupby(["number", "layer", "segment"]):
         one = heads.iloc[0]
         assert len(one["layer_bounds"]) == config.max_tests and one["layer_true"] == pytest.approx(
