@@ -4,7 +4,8 @@
 
 Dense attention by cuDNN and by FlashAttention-2 on a GPU, by PyTorch's own on a CPU; routed at each of ``--prices``,
 also where the product would not route. Every arm runs once before it counts (compiling, captured graphs), then all run
-in turn ``--repeats`` times. A row holds the milliseconds of each run, and the kept share of the causal area.
+in turn ``--repeats`` times. A row holds the milliseconds of each run, and by price the kept share of the causal area
+and what of the last run was deciding and what attention, all layers together.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from routesparse.engine.models.rope import RopeScaling
 from routesparse.engine.runtime.route import route
 
 DENSE = {"cudnn": [SDPBackend.CUDNN_ATTENTION], "flash": [SDPBackend.FLASH_ATTENTION]}
+DECIDING = ("probe_us", "index_us", "route_us")
 ANY = {"sdpa": [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]}  # a CPU's
 
 
@@ -57,6 +59,7 @@ def measured(model: Any, ids: torch.Tensor, prices: list[float], repeats: int) -
     call = functools.partial(model, ids, logits_to_keep=1, use_cache=True)
     times: dict[str, list[float]] = defaultdict(list)
     areas: dict[str, float] = {}
+    parts: dict[str, dict[str, float]] = {}
     for turn in range(1 + repeats):
         for name, backends in (DENSE if ids.is_cuda else ANY).items():
             with sdpa_kernel(backends):
@@ -65,10 +68,15 @@ def measured(model: Any, ids: torch.Tensor, prices: list[float], repeats: int) -
             with route(model, price=price, break_even_tokens=0, salt=str(turn)) as trace:
                 times[f"price {price:g}"].append(_ms(call))
             areas[f"price {price:g}"] = sum(one.density for one in trace.decisions) / len(trace.decisions)
+            passes = trace.prompts[-1].passes
+            deciding_us = sum(one.sum_of(part) for one in passes for part in DECIDING)
+            attention_us = sum(one.kernel_us for one in passes)
+            parts[f"price {price:g}"] = {"deciding_ms": deciding_us / 1e3, "attention_ms": attention_us / 1e3}
     return {
         "first_ms": {name: of[0] for name, of in times.items()},
         "ms": {name: of[1:] for name, of in times.items()},
         "area": areas,
+        "parts": parts,
     }
 
 

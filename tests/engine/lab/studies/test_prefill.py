@@ -15,3 +15,4 @@ def test_dense_and_routed_prefills_run_in_turn_and_say_what_was_read(tiny_model,
     for row in found["rows"]:
         assert {name: len(of) for name, of in row["ms"].items()} == {"sdpa": 2, "price 1": 2}
         assert 0 < row["area"]["price 1"] <= 1 and min(row["first_ms"].values()) > 0
+        assert 0 < sum(row["parts"]["price 1"].values()) < 2 * max(row["ms"]["price 1"])
