@@ -166,7 +166,7 @@ def check_folder(folder: Path) -> tuple[dict[str, Any], int]:
     """
     config = read_config(folder)
     family_of(config)
-    check_config(config, folder.name)
+    check_config(config, f"{folder.name}/config.json")
     check_tokenizer(folder, config["vocab_size"])
     tensors, numbers = check_weights(folder)
     if (layers := config["num_hidden_layers"]) > tensors:

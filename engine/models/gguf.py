@@ -119,7 +119,8 @@ def unpack(file: Path) -> Path:
         _ask(
             file,
             "unpack",
-            partial,
+            str(partial),
+            described.config.get("rope_parameters"),
             seconds=_UNPACK_S + _S_PER_WEIGHT * described.numbers,
             memory_bytes=_UNPACK_BYTES + _BYTES_PER_WEIGHT * described.numbers,
         )
@@ -169,7 +170,7 @@ def _sha256(file: Path, size: int, changed_ns: int) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _described(file: Path, size: int, changed_ns: int) -> Described:
-    found = _ask(file, "header", Path(), seconds=_HEADER_S, memory_bytes=_HEADER_BYTES)
+    found = _ask(file, "header", seconds=_HEADER_S, memory_bytes=_HEADER_BYTES)
     described = Described(**found)
     check_family_name(str(described.config.get("model_type")))
     check_config(described.config, file.name)
@@ -180,12 +181,12 @@ def _described(file: Path, size: int, changed_ns: int) -> Described:
     return described
 
 
-def _ask(file: Path, what: str, folder: Path, *, seconds: float, memory_bytes: int) -> Any:
+def _ask(file: Path, *question: Any, seconds: float, memory_bytes: int) -> Any:
     """An answer of a process that ends with it: unpacking takes memory that it would keep. Errors: ModelError."""
     path = str(file.absolute()).encode("utf-8", "surrogateescape")
     with _process.lock:
         try:
-            (found,) = _process.ask([what, str(folder)], path, seconds=seconds, memory_bytes=memory_bytes)
+            (found,) = _process.ask([*question], path, seconds=seconds, memory_bytes=memory_bytes)
         except NoAnswerError as error:
             why = shortened(first_line(error)).rstrip(".")
             raise ModelError(f"{file.name} is no GGUF file that can be read: {why}") from None

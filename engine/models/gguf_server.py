@@ -13,9 +13,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from routesparse.engine.files.bounded_process import serve
+import numpy as np
 
-_ROPE_TENSORS = ("rope_freqs", "rope_factors")  # factors of single frequencies, which transformers leaves out
+from routesparse.engine.files.bounded_process import serve
+from routesparse.engine.models.sizes import check_said
+from routesparse.engine.schema import FieldError
+
+# What single frequencies are divided by; transformers leaves it out.
+_ROPE_TENSORS = ("rope_freqs", "rope_factors")
+# Of Llama 3.1 to 3.3; the factor differs. Converters compute in float32, and a rounding may count factor-fold.
+_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+_ROUNDED = 1e-5
+_RESCALED = (
+    "its rotary positions are rescaled, and not as in Llama 3.1 to 3.3, which transformers' reader leaves out; use its "
+    "safetensors"
+)
 
 
 class _UnreadableError(ValueError):
@@ -26,7 +38,9 @@ def _header(file: Path) -> dict[str, Any]:
     """What the file says about itself, none of its weights read."""
     from gguf.constants import GGMLQuantizationType
     from gguf.gguf_reader import GGUFReader
+    from gguf.quants import dequantize
     from transformers import AutoConfig
+    from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 
     with file.open("rb") as handle:
         if handle.read(4) != b"GGUF":
@@ -40,11 +54,15 @@ def _header(file: Path) -> dict[str, Any]:
     if (parts := said.get("split.count", 1)) > 1:
         raise _UnreadableError(f"it is one of {parts} parts; join them with llama-gguf-split --merge")
     architecture = said.get("general.architecture")
-    scaled = said.get(f"{architecture}.rope.scaling.factor", 1.0)
-    if scaled not in (0.0, 1.0) or any(t.name.startswith(_ROPE_TENSORS) for t in reader.tensors):
-        raise _UnreadableError(
-            "its rotary positions are rescaled, which transformers' reader leaves out; use its safetensors"
-        )
+    tables: Any = GGUF_CONFIG_MAPPING
+    names = (pair for table in tables.values() for pair in table.items())
+    try:
+        check_said(said, ((f"{architecture}.{key}", field) for key, field in names))
+    except FieldError as error:
+        raise _UnreadableError(str(error)) from None
+    rescaling = [tensor for tensor in reader.tensors if tensor.name.startswith(_ROPE_TENSORS)]
+    if said.get(f"{architecture}.rope.scaling.factor", 1.0) not in (0.0, 1.0) or len(rescaling) > 1:
+        raise _UnreadableError(_RESCALED)
     taken = 0
     for tensor in sorted(reader.tensors, key=lambda t: t.data_offset):
         if tensor.data_offset < taken or math.prod(map(int, tensor.shape)) != tensor.n_elements:
@@ -56,6 +74,8 @@ def _header(file: Path) -> dict[str, Any]:
     for tensor in reader.tensors:
         kinds[GGMLQuantizationType(tensor.tensor_type).name] += int(tensor.n_elements)
     config = AutoConfig.from_pretrained(str(file.parent), gguf_file=file.name, local_files_only=True)
+    for tensor in rescaling:
+        config.rope_parameters = _llama3(dequantize(tensor.data, tensor.tensor_type), config)
     return {
         "config": json.loads(config.to_json_string(use_diff=False)),
         "tensors": len(reader.tensors),
@@ -66,12 +86,32 @@ def _header(file: Path) -> dict[str, Any]:
     }
 
 
-def _unpack(file: Path, folder: Path) -> dict[str, Any]:
-    """The model and its fast tokenizer as save_pretrained writes them."""
+def _llama3(divisors: Any, config: Any) -> dict[str, Any]:
+    """transformers' rotary parameters where frequencies are divided as in Llama 3.1 to 3.3 (rope_type llama3).
+
+    With L the original context and w = 2 pi b^(2i/d) the wavelength of pair i (b: rope_theta, d: head_dim), theirs is
+    1 / ((1 - s)/factor + s), s = (L/w - low)/(high - low) clipped to [0, 1]; the pairs of the longest have factor.
+    """
+    own = config.rope_parameters
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    factor, low, high, original = float(np.max(divisors)), *_LLAMA3.values()
+    wavelength = 2 * math.pi * own["rope_theta"] ** (np.arange(0, head_dim, 2) / head_dim)
+    kept = np.clip((original / wavelength - low) / (high - low), 0, 1)
+    expected = 1 / ((1 - kept) / factor + kept)
+    if divisors.shape != expected.shape or not np.allclose(divisors, expected, rtol=_ROUNDED, atol=0):
+        raise _UnreadableError(_RESCALED)
+    if factor == 1:
+        return dict(own)
+    return {**own, "rope_type": "llama3", "factor": factor, **_LLAMA3}
+
+
+def _unpack(file: Path, to: str, rope: dict[str, Any] | None) -> dict[str, Any]:
+    """The model and its fast tokenizer as save_pretrained writes them. rope: its rotary parameters, of its header."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils.quantization_config import GgufConfig
 
+    folder = Path(to)
     where: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
     tokenizer = AutoTokenizer.from_pretrained(str(file.parent), **where)
     tokenizer.save_pretrained(folder)
@@ -92,13 +132,15 @@ def _unpack(file: Path, folder: Path) -> dict[str, Any]:
     for name in ("_model_name_or_path", "quantization_config"):
         config.pop(name, None)
     config["transformers_version"] = "5.0.0"
+    if rope is not None:
+        config["rope_parameters"] = rope
     (folder / "config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
     return {}
 
 
-def _answer(content: bytes, what: str, folder: str) -> Iterator[bytes]:
+def _answer(content: bytes, what: str, *of: Any) -> Iterator[bytes]:
     file = Path(content.decode("utf-8", "surrogateescape"))
-    found = _header(file) if what == "header" else _unpack(file, Path(folder))
+    found = _header(file) if what == "header" else _unpack(file, *of)
     yield json.dumps(found).encode()
 
 

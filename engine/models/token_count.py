@@ -138,7 +138,7 @@ def _tokens(model: str, what: str, text: str, max_tokens: int) -> int:
 def _config(folder: Path) -> dict[str, Any]:
     """Errors: ModelError."""
     config = read_config(folder)
-    check_config(config, folder.name)
+    check_config(config, f"{folder.name}/config.json")
     return config
 
 

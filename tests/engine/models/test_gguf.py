@@ -1,5 +1,6 @@
 import importlib.util
 import io
+import math
 import shutil
 import sys
 from pathlib import Path
@@ -8,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from routesparse.engine.errors import ModelError, UnsupportedModelError
 from routesparse.engine.models import files, gguf, gguf_server
@@ -125,12 +127,31 @@ WRONG = [
         None,
         "lacks 1 weights",
     ),
-    (
-        {"tensors": gguf_files.weights() | {"rope_freqs.weight": np.ones(8, np.float32)}},
-        None,
-        "rotary positions",
+    *(
+        (
+            {"tensors": gguf_files.weights() | {name: np.asarray(divisors, np.float32)}},
+            None,
+            "rescaled, and not as",
+        )
+        for name, divisors in (
+            ("rope_freqs.weight", [2] * 8),
+            ("rope_freqs.weight", [1] * 7),
+            ("rope_freqs.weight", [math.nan] * 8),
+            ("rope_factors_long.weight", [1] * 7 + [8]),
+        )
     ),
     ({"more": {"llama.attention.head_count_kv": 3}}, None, "tiny"),
+    ({"more": {"llama.attention.layer_norm_rms_epsilon": math.nan}}, None, r"^tiny\.gguf .*rms_norm_eps is"),
+    *(
+        ({"more": {key: value}}, None, rf"(?i)^tiny\.gguf .*{key} is {value}, it must be")
+        for key, value in (
+            ("llama.block_count", 5_000),
+            ("llama.attention.head_count", 0),
+            ("llama.embedding_length", 2_097_152),
+            ("llama.rope.dimension_count", 0),
+            ("llama.rope.freq_base", math.nan),
+        )
+    ),
 ]
 
 
@@ -146,6 +167,54 @@ def test_a_file_that_cannot_be_used_ends_in_one_line_and_leaves_nothing(
         files.check_folder(gguf.unpack(file))
     assert "\n" not in str(caught.value)
     assert gguf.unpacked(file) is None or "multiple" in str(caught.value)
+
+
+def llama3_divisors(factor, base, head_dim, low=1.0, high=4.0, original=8192):
+    """As llama.cpp's converter writes them."""
+    divisors = []
+    for frequency in 1.0 / (base ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)):
+        wavelength = 2 * math.pi / frequency
+        if wavelength < original / high:
+            divisors.append(1)
+        elif wavelength > original / low:
+            divisors.append(factor)
+        else:
+            smooth = (original / wavelength - low) / (high - low)
+            divisors.append(1 / ((1 - smooth) / factor + smooth))
+    return np.asarray(divisors, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("factor", "base"), [(8.0, 10_000.0), (32.0, 500_000.0), (1.0, 10_000.0)], ids=["3.1", "3.2", "unscaled"]
+)
+def test_frequencies_are_those_of_llama_3_bit_by_bit(home, tmp_path, factor, base):
+    head_dim = gguf_files.HIDDEN // gguf_files.HEADS
+    divisors = llama3_divisors(factor, base, head_dim)
+    assert factor == 1 or ((divisors > 1) & (divisors < factor)).any()
+    file = gguf_files.write(
+        tmp_path / "tiny.gguf",
+        tensors=gguf_files.weights() | {"rope_freqs.weight": divisors},
+        more={"llama.rope.freq_base": base},
+    )
+    own = {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    own |= {"original_max_position_embeddings": 8192}
+    sizes = {"hidden_size": gguf_files.HIDDEN, "num_attention_heads": gguf_files.HEADS}
+    expected = LlamaConfig(**sizes, rope_parameters={"rope_theta": base, **(own if factor > 1 else {})})
+    loaded = load_model(str(file))
+    found = loaded.model.model.rotary_emb.inv_freq
+    assert torch.equal(found, LlamaRotaryEmbedding(expected).inv_freq)
+    stored = base ** (-np.arange(0, head_dim, 2) / head_dim) / divisors.astype(np.float64)
+    np.testing.assert_allclose(found.double().numpy(), stored, rtol=2**-21, atol=0)
+
+
+@pytest.mark.parametrize(("factor", "head_dim"), [(8.0, 128), (32.0, 64), (32.0, 128)])
+def test_what_a_converter_rounded_is_recognised_at_the_sizes_of_llama_3(factor, head_dim):
+    config = LlamaConfig(head_dim=head_dim, rope_parameters={"rope_theta": 500_000.0})
+    divisors = llama3_divisors(factor, 500_000.0, head_dim)
+    assert gguf_server._llama3(divisors, config)["factor"] == factor
+    divisors[head_dim // 4] *= 1.001
+    with pytest.raises(ValueError, match="not as in Llama"):
+        gguf_server._llama3(divisors, config)
 
 
 def test_a_family_off_the_list_is_refused_by_its_header(home, tmp_path):

@@ -203,6 +203,8 @@ def test_a_part_is_never_longer_where_a_tokenizer_drops_what_it_does_not_know(ti
         ({"num_key_value_heads": 3}, "4 query heads over 3 KV heads"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps is NaN, it must be a finite number"),
         ({"rope_parameters": {"rope_type": "yarn", "factor": -2.0}}, "rope_parameters.factor is -2.0"),
+        ({"rms_norm_eps": {"__float__": "NaN"}}, 'rms_norm_eps is "NaN", it must be a finite number'),
+        ({"rope_parameters": {"rope_theta": {"__float__": "Infinity"}}}, "rope_parameters.rope_theta is "),
         ({"rope_parameters": {"rope_type": "nonsense"}}, 'rope_parameters.rope_type is "nonsense"'),
         ({"rope_parameters": {"rope_type": "longrope", "long_factor": [1.0]}}, "a list of 4 numbers"),
         ({"hidden_act": "nonsense"}, "cannot be loaded"),
