@@ -1,8 +1,10 @@
 import importlib.util
 import io
 import math
+import os
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -227,6 +229,93 @@ def test_a_folder_with_two_files_asks_which(home, tmp_path):
         gguf_files.write(tmp_path / f"{name}.gguf")
     with pytest.raises(ModelError, match=r"holds 2 GGUF files; pass one of them, such as a\.gguf"):
         files.resolve(str(tmp_path))
+
+
+@pytest.fixture
+def hashed(monkeypatch):
+    """Files that were hashed, by their names, after a restart of this process ten seconds later."""
+    real, found = gguf.hashlib.file_digest, []
+
+    def digest(handle, name):
+        found.append(Path(handle.name).name)
+        return real(handle, name)
+
+    monkeypatch.setattr(gguf.hashlib, "file_digest", digest)
+    monkeypatch.setattr(gguf.time, "time_ns", lambda now=time.time_ns: now() + 10**10)
+    return found
+
+
+def restart():
+    gguf._sha256.cache_clear()
+
+
+def test_a_list_of_models_hashes_no_file(home, tmp_path, hashed):
+    (home / "models").mkdir(parents=True)
+    file = gguf_files.write(home / "models" / "tiny.gguf")
+    assert files.offered() == {files.DEMO: files.DEMO} and gguf.describe(file) and hashed == []
+    folder = gguf.unpack(file)
+    assert hashed == ["tiny.gguf"]
+    restart()
+    assert files.offered()["tiny"] == str(folder) and gguf.unpack(file) == folder and hashed == ["tiny.gguf"]
+
+
+@pytest.mark.parametrize("keeps_times", [True, False])
+def test_a_changed_file_is_another_one_even_with_its_size_and_time(home, tmp_path, hashed, keeps_times):
+    file = gguf_files.write(tmp_path / "tiny.gguf")
+    folder, before = gguf.unpack(file), file.stat()
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(bytes(content))
+    if keeps_times:
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    restart()
+    assert gguf.unpacked(file) is None and gguf.unpack(file) != folder
+
+
+def test_what_was_noted_of_a_file_is_renewed_when_it_moves_and_when_the_note_is_broken(
+    home, tmp_path, hashed
+):
+    file = gguf_files.write(tmp_path / "tiny.gguf")
+    folder = gguf.unpack(file)
+    copied = tmp_path / "elsewhere" / "tiny.gguf"
+    copied.parent.mkdir()
+    shutil.copy(file, copied)
+    for damage in (lambda note: None, lambda note: note.write_text("[1"), lambda note: note.unlink()):
+        damage(folder.with_name("tiny.made-of.json"))
+        hashed.clear()
+        restart()
+        assert gguf.unpacked(copied) == folder and hashed == ["tiny.gguf"]
+        restart()
+        assert gguf.unpacked(copied) == folder and hashed == ["tiny.gguf"]
+
+
+def test_a_file_that_changed_a_moment_before_is_hashed_again(home, tmp_path, hashed, monkeypatch):
+    """Two contents within one tick of its clock have the same state."""
+    monkeypatch.setattr(gguf.time, "time_ns", time.time_ns)
+    file = gguf_files.write(tmp_path / "tiny.gguf")
+    monkeypatch.setattr(
+        gguf.time, "time_ns", lambda: max(file.stat().st_mtime_ns, file.stat().st_ctime_ns) + 10**9
+    )
+    gguf.unpack(file)
+    restart()
+    gguf.unpacked(file)
+    assert hashed == ["tiny.gguf"] * 2
+
+
+def test_a_file_that_changes_meanwhile_is_not_unpacked(home, tmp_path, monkeypatch):
+    file = gguf_files.write(tmp_path / "tiny.gguf")
+    ask = gguf._process.ask
+
+    def change(question, content, **bounds):
+        found = ask(question, content, **bounds)
+        if question[0] == "unpack":
+            os.utime(file, ns=(0, 0))
+        return found
+
+    monkeypatch.setattr(gguf._process, "ask", change)
+    with pytest.raises(ModelError, match="changed while it was unpacked; unpack it again"):
+        gguf.unpack(file)
+    assert not list((home / "unpacked").glob("*/*"))
 
 
 def test_an_upload_is_kept_whole_or_not_at_all(home, tmp_path):
