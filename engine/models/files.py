@@ -90,27 +90,37 @@ def offered() -> dict[str, str]:
 
 def folders() -> dict[str, Path]:
     """The bundled model and every folder and GGUF file in ``paths.models()`` by name, whole or not: for a list that
-    says which.
+    says which. A folder with a GGUF file alone is that file, by the name that its runs have.
     """
     there = paths.models()
-    found = sorted(there.iterdir()) if there.is_dir() else []
-    named = {
-        path.name.removesuffix(gguf.SUFFIX): path
-        for path in found
-        if path.is_dir() or (path.suffix == gguf.SUFFIX and path.is_file())
-    }
+    found = [place for place in there.iterdir() if place.name[0] != "."] if there.is_dir() else []
+    named: dict[str, Path] = {}
+    # Files first: a folder whose file has the name of another one keeps its own.
+    for place in sorted(found, key=lambda place: (place.is_dir(), place)):
+        path = _packed_in(place) or place
+        if path.is_dir() or (path.suffix == gguf.SUFFIX and path.is_file()):
+            name = path.name.removesuffix(gguf.SUFFIX)
+            named.setdefault(place.name if name in named else name, path)
     return {DEMO: paths.DATA / "models" / DEMO} | {
-        name: path for name, path in named.items() if name != DEMO and not name.startswith(".")
+        name: path for name, path in sorted(named.items()) if name != DEMO
     }
 
 
 def unpacked_of(path: Path) -> Path:
     """The folder that was made of a GGUF file; the path itself where none was, and of a folder."""
+    if path.is_dir():
+        return path
     try:
-        packed = gguf.file_in(path) if path.is_dir() else path
-        return path if packed is None else gguf.unpacked(packed) or path
+        return gguf.unpacked(path) or path
     except ModelError:
         return path
+
+
+def _packed_in(path: Path) -> Path | None:
+    try:
+        return gguf.file_in(path) if path.is_dir() else None
+    except ModelError:  # several, of which ``read_config`` asks for one
+        return None
 
 
 def downloaded() -> dict[str, Path]:
@@ -177,6 +187,7 @@ def check_folder(folder: Path) -> tuple[dict[str, Any], int]:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """config.json, which names a family. Errors: ModelError."""
+    gguf.file_in(folder)  # of several files it asks for one
     config = _read_json(folder, "config.json", _MOST_CONFIG_BYTES)
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise ModelError(f"{folder.name}/config.json names no model_type; save it with save_pretrained")

@@ -400,11 +400,12 @@ def gguf_described(**changes):
     return replace(found, **changes)
 
 
+@pytest.mark.parametrize("folder", [".", "mine"])
 def test_a_gguf_file_tells_what_its_header_says_and_a_job_unpacks_it(
-    demo_home, open_page, queue, monkeypatch
+    demo_home, open_page, queue, monkeypatch, folder
 ):
-    file = demo_home / "models" / "small.gguf"
-    file.parent.mkdir()
+    file = demo_home / "models" / folder / "small.gguf"
+    file.parent.mkdir(parents=True)
     file.write_bytes(b"GGUF")
     monkeypatch.setattr(gguf, "describe", lambda file: gguf_described())
     page = open_page("models", named="small")
@@ -415,6 +416,14 @@ def test_a_gguf_file_tells_what_its_header_says_and_a_job_unpacks_it(
     page.button(key="unpack").click().run()
     (job,) = queue.jobs()
     assert read_request(job.kind, job.request_json) == ProfileRequest(str(file), quick=True)
+
+
+def test_a_folder_with_two_gguf_files_says_to_take_one(demo_home, open_page):
+    for name in ("a", "b"):
+        file = demo_home / "models" / "mine" / f"{name}.gguf"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"GGUF")
+    assert "holds 2 GGUF files; pass one of them, such as a.gguf" in open_page("models", named="mine").told
 
 
 def test_an_upload_is_added_or_says_why_not_and_behind_a_login_there_is_none(

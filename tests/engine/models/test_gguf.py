@@ -318,6 +318,23 @@ def test_a_file_that_changes_meanwhile_is_not_unpacked(home, tmp_path, monkeypat
     assert not list((home / "unpacked").glob("*/*"))
 
 
+def test_a_folder_with_a_file_alone_is_listed_as_that_file(home):
+    folder = home / "models" / "mine"
+    folder.mkdir(parents=True)
+    file = gguf_files.write(folder / "tiny.gguf")
+    assert files.folders()["tiny"] == file and "tiny" not in files.offered()
+    made, name = files.resolve(str(folder))
+    assert files.offered()[name] == str(made)
+    another = shutil.copytree(folder, home / "models" / "other")
+    assert files.folders()["tiny"] == file and files.folders()["other"] == another / "tiny.gguf"
+    assert gguf.keep("tiny.gguf", io.BytesIO(file.read_bytes())) == "tiny"
+    assert files.folders()["tiny"] == home / "models" / "tiny.gguf" and files.folders()["mine"] == file
+    shutil.copy(file, folder / "more.gguf")
+    assert files.folders()["mine"] == folder
+    with pytest.raises(ModelError, match="holds 2 GGUF files; pass one of them"):
+        files.check_folder(folder)
+
+
 def test_an_upload_is_kept_whole_or_not_at_all(home, tmp_path):
     content = gguf_files.write(tmp_path / "tiny.gguf").read_bytes()
     assert gguf.keep("tiny.gguf", io.BytesIO(content)) == "tiny"
