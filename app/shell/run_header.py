@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from html import escape
 
 import pandas as pd
@@ -71,6 +72,7 @@ def header(store: OwnerView, run: RunRow, title: str, head: tuple[int, int] | No
         *setting_words.rope(setting_words.recorded_rope(run.config_json)).values(),
         numbers.device(run.device),
         f"{policy_words(run)}, {setting_words.time_limit(run.budget)}",
+        *setting_words.break_even(json.loads(run.config_json).get("break_even_tokens")),
         *([] if run.tuned_price is None else [f"quality {run.tuned_price}"]),
         f"calibration {run.calibration or 'none'}",
         f"probe {run.probe_mode}",

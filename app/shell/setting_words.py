@@ -61,6 +61,7 @@ def asked(request: Request) -> str:
             *rope(request.rope).values(),
             *router(config.policy, price, config.tau, layer, request.quality).values(),
             time_limit(request.budget),
+            *break_even(request.break_even),
             "segment by the device" if request.segment is None else f"segment {request.segment:,}",
             f"calibration {request.calibration or 'none'}",
             f"probe {request.probe}",
@@ -120,6 +121,13 @@ def rope(scaling: Any) -> dict[str, str]:
 def recorded_rope(config_json: str) -> Any:
     """The scaling that a run's record holds; None where its positions were the model's own."""
     return json.loads(config_json).get("rope")
+
+
+def break_even(tokens: int | None) -> list[str]:
+    """The length from which prompts are routed, where it was set: below the profile's, routing costs time."""
+    if tokens is None:
+        return []
+    return [f"routed from {tokens:,} tokens on" if tokens else "routed at any length"]
 
 
 def time_limit(budget: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from html import escape
 
 import pandas as pd
@@ -13,6 +14,7 @@ from routesparse.app.shell.scope import Scope
 from routesparse.app.ui import elements, exports, glossary, numbers, states, tables
 from routesparse.engine.export import certificate_words
 from routesparse.engine.export.plain_text import visible
+from routesparse.engine.models.files import DEMO, folders
 from routesparse.engine.rounding import all_digits, at_most
 from routesparse.engine.store import certificate_queries, frames, queries
 from routesparse.engine.store.owner_view import OwnerView
@@ -43,11 +45,13 @@ def card(store: OwnerView, shown: Scope, coverage: pd.DataFrame, gaps: pd.Series
 def certificates(store: OwnerView, shown: Scope) -> None:
     """The certificates that certify made of this run's prompt."""
     found = certificate_queries.of_same_prompt(store, shown.run.run_id)
+    model = shown.run.model
+    named = "" if model == DEMO else f" --model {shlex.quote(str(folders().get(model, model)))}"
     with elements.card("certificates"):
         st.html(
             '<div class="rs-h">Certificates of this prompt</div><div class="rs-note">certify makes the output-error '
             "claim of a function’s own output, kernel and number format included, of any attention on this prompt; of "
-            f"ours: <code>{escape(states.here(_OWN))}</code></div>"
+            f"ours: <code>{escape(states.here(_OWN + named))}</code></div>"
         )
         if found.empty:
             return

@@ -138,6 +138,12 @@ def test_audit_says_the_run_s_own_claim(filled, record, open_page):
     assert claim(rows, False, 0.95, worst) not in open_page("trust", run=RUN, scope="all").told
 
 
+def test_the_command_of_a_certificate_names_the_run_s_model(home, record, open_page):
+    (home / "models" / "tiny").mkdir(parents=True)
+    bundle.write_bundle(replace(record, run=replace(record.run, model="tiny")), home / "spool")
+    assert f"--method routesparse --model {home}/models/tiny" in open_page("trust", run=RUN).told
+
+
 @pytest.mark.parametrize("run_id", [RUN, "c0de17aa90e1f003"], ids=["audited", "not audited"])
 def test_audit_lists_the_certificates_of_the_run_s_prompt(waiting, factory, open_page, run_id):
     run = bundle.read_bundle(waiting / "spool" / run_id).run

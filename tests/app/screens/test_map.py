@@ -135,6 +135,12 @@ def test_certificates_that_failed_are_listed(filled, record, open_page):
     assert f"certified {numbers.bound(event.lower_mass)} &lt; 0.90" in html
 
 
+def test_a_run_below_its_break_even_says_that_it_was_asked_for(home, record, open_page):
+    config = json.dumps({**json.loads(record.run.config_json), "break_even_tokens": 0})
+    bundle.write_bundle(replace(record, run=replace(record.run, config_json=config)), home / "spool")
+    assert "routed at any length" in open_page("routing_map", run=record.run.run_id).told
+
+
 def test_another_checkpoint_is_another_head(home, record, factory, open_page):
     other = factory.rename(record, "abcdabcd00001111")
     bundle.write_bundle(record, home / "spool")

@@ -42,6 +42,8 @@ def test_the_words_of_a_scaling(text, told):
             {"policy": "priced", "tau": 0.7, "price": 0.3, "budget": "0.35"},
             "policy priced, price 0.3, τ layer 0.70, Tℓ 35 %, segment by the device",
         ),
+        ({"break_even": 0}, "no time limit, routed at any length, segment"),
+        ({"break_even": 4096}, "routed from 4,096 tokens on, segment"),
         ({"policy": "certified", "tau": 0.9}, "policy certified, τ 0.90, no time limit, segment"),
         ({"rope": '{"rope_type": "yarn", "factor": 4.0}'}, "model demo, RoPE yarn ×4, policy"),
         (
@@ -53,7 +55,7 @@ def test_the_words_of_a_scaling(text, told):
             "calibration prose, probe exact, audit rows, hash only",
         ),
     ],
-    ids=["priced", "certified", "rope", "quality", "calibration"],
+    ids=["priced", "any length", "from a length", "certified", "rope", "quality", "calibration"],
 )
 def test_what_a_job_was_asked_in_words(asked, told):
     assert told in setting_words.asked(RunRequest(**asked))
