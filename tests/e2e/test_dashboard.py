@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -37,7 +38,8 @@ def bad(factory):
 @pytest.fixture(scope="module")
 def address(site, factory, record, bad):
     other = factory.make_record("77771c20aaaa5679", hardness=0.4, seed=3, probe=False, prompt=False)
-    return site(bad, other, record)
+    slow = tuple(replace(layer, kernel_us=6e6) for layer in other.layers)
+    return site(bad, replace(other, layers=slow), record)
 
 
 def still(page) -> None:
@@ -151,6 +153,23 @@ def test_a_window_of_1024_pixels_shows_every_column_and_verdict(address, page):
     for verdict in verdicts.all():
         box = verdict.bounding_box()
         assert box["x"] + box["width"] <= 1024
+
+
+def test_a_window_of_390_pixels_cuts_no_heading_and_no_time(address, page):
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{address}/map?run={RUN}&layer=5&head=2")
+    page.locator("[class*=candidates] .rs-table th").get_by_text("g ≥ λ").wait_for()
+    still(page)
+    cut = page.locator("[class*=candidates] .rs-table :is(th, td)").evaluate_all(
+        "cells => cells.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.innerText)"
+    )
+    assert cut == []
+    page.goto(f"{address}/map?run={AGAIN}")
+    page.locator(".rs-map svg text").get_by_text("6,000").wait_for()
+    still(page)
+    boxes = [text.bounding_box() for text in page.locator(".rs-map svg text").all()]
+    top = sorted((box["x"], box["width"]) for box in boxes if box["y"] == boxes[0]["y"])
+    assert all(x + width <= after for (x, width), (after, _) in pairwise(top)), top
 
 
 def test_links_to_former_and_unknown_pages(address, page):

@@ -72,9 +72,15 @@ function times(data, g) {
   const { rows, longest, ticks } = data.times, theme = data.theme;
   const at = (ms) => px(g.timesLeft + ((g.timesRight - g.timesLeft) * ms) / longest);
   const bottom = g.y(g.layers);
-  let out = ticks.map(([ms, text]) =>
-    `<path d="M${at(ms)} ${TOP}V${bottom}" stroke="${theme.line}"/>` +
-    `<text x="${at(ms)}" y="${TOP - 7}" text-anchor="middle" fill="${theme.mute}">${escape(text)}</text>`).join("");
+  // A label without room is left out, the longest time's never.
+  let out = "", left = Infinity;
+  for (const [ms, text] of [...ticks].reverse()) {
+    out += `<path d="M${at(ms)} ${TOP}V${bottom}" stroke="${theme.line}"/>`;
+    const half = 3.2 * text.length;
+    if (at(ms) + half > left) continue;
+    left = at(ms) - half - 4;
+    out += `<text x="${at(ms)}" y="${TOP - 7}" text-anchor="middle" fill="${theme.mute}">${escape(text)}</text>`;
+  }
   out += `<text x="${g.width - RIGHT}" y="${TOP - 7}" text-anchor="end" fill="${theme.mute}" font-size="10">◥■</text>`;
   for (const row of rows) {
     const top = g.y(row.layer), thick = Math.min(20, g.row * 0.45);
