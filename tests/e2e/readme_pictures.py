@@ -36,14 +36,14 @@ def take(browser: Browser, address: str, path: str, name: str, dark: bool) -> No
 
 
 def views() -> dict[str, str]:
-    """Picture -> address: the map, who reads the needle that the prompt asks for, one head, fallbacks."""
+    """Picture -> address: a public model's map by density; who reads the needle that the prompt asks for, and fallbacks, of the bundled one."""
     records = samples()
     run = {Path(name).stem: record.run.run_id for name, record in records.items()}
     prompt, answer = records["needles.txt"].prompt, records["needles.txt"].continuations[0].dense_text
     assert prompt is not None and answer is not None
     needle = answer.removesuffix("</s>").strip(" .")
     return {
-        "routing_map": f"/map?run={run['prose']}",
+        "routing_map": f"/map?run={run['prose-32k']}&metric=density",
         "text": f"/text?run={run['needles']}&find={prompt.text.index(needle)}-{len(needle)}&scope=all",
         "trust": f"/trust?run={run['needles']}",
     }

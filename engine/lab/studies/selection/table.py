@@ -7,6 +7,7 @@ and a group of which not all tasks were run names those that were:
     area      the kept share of the causal area, mean over layers and heads
     KL        millinats a token from dense attention; loss: what the text costs more than by dense, likewise
     agree     first choices that are dense's; score: the tasks', with the paired difference from dense
+With --at: the area at which each method reaches these KL (millinats), and how many times the base's that is.
 Then, for every setting of the base method: the area at which another method reaches its KL, and the KL of another
 method at its area, as multiples of the base's (above 1: the other reads or loses more). Intervals: 95 %, bootstrap
 over prompts within tasks, paired. "> x" and "<= x" where the other's settings don't bracket it. Settings that lack
@@ -18,7 +19,7 @@ SELECTION.md and RELATED_GPU.md were written by this file at commit b6dfeee2, wh
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -64,12 +65,13 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--base", default="routesparse")
     parser.add_argument("--no-extras", action="store_true", help="the rules as published")
+    parser.add_argument("--at", type=float, nargs="*", default=[], help="KL in millinats, such as 10 20")
     arguments = parser.parse_args(argv)
-    for text in tables(arguments.files, arguments.base, not arguments.no_extras):
+    for text in tables(arguments.files, arguments.base, not arguments.no_extras, arguments.at):
         print(text)
 
 
-def tables(files: list[Path], base: str, extras: bool) -> Iterator[str]:
+def tables(files: list[Path], base: str, extras: bool, at: Sequence[float] = ()) -> Iterator[str]:
     """The Markdown, line by line."""
     rows, failed = read_rows(files)
     found = pd.DataFrame(rows.values())
@@ -89,7 +91,7 @@ def tables(files: list[Path], base: str, extras: bool) -> Iterator[str]:
                 yield f"\n## {group}{only}, {length:,} tokens ({kind})\n"
                 chosen = part[part["task"].isin(mine)]
                 yield from loss_table(chosen)
-                yield from equal_tables(chosen, base)
+                yield from equal_tables(chosen, base, at)
     for key, text in failed.items():
         yield f"\nfailed: {' '.join(map(str, key))}: {text}"
 
@@ -132,8 +134,8 @@ def difference(found: pd.DataFrame, point: tuple[str, float]) -> str:
     return f"{found.value:+.1f} [{found.low:+.1f}, {found.high:+.1f}]"
 
 
-def equal_tables(found: pd.DataFrame, base: str) -> Iterator[str]:
-    """Areas at equal KL and KL at equal areas; nothing where the base was not measured on all prompts."""
+def equal_tables(found: pd.DataFrame, base: str, at: Sequence[float] = ()) -> Iterator[str]:
+    """Areas at equal KL and KL at equal areas; none where the base lacks prompts. at: millinats."""
     wide = found.pivot(index=PROMPT, columns=POINT, values=["area", "kl"]).sort_index()
     others = [point for point in wide["kl"].columns if point != DENSE]
     wide = wide[wide["kl"][others].notna().any(axis=1)]
@@ -159,6 +161,18 @@ def equal_tables(found: pd.DataFrame, base: str) -> Iterator[str]:
     }
     if base not in stacked or len(stacked) < 2:
         return
+    if at:
+        goals = [np.full(stacked[base][0].shape[1], 1e-3 * kl) for kl in at]
+        mine = [curves.area_at(*stacked[base], goal) for goal in goals]
+        yield f"\nArea at a KL, and as a multiple of {base}'s:\n"
+        yield head(["method", *(f"KL {kl:g} mnat | x" for kl in at)])
+        for method, both in stacked.items():
+            reached = [curves.area_at(*both, goal) for goal in goals]
+            pairs = (
+                (cell(one, np.ones(1), 3), cell(one, own.values))
+                for one, own in zip(reached, mine, strict=True)
+            )
+            yield line(method, *(text for pair in pairs for text in pair))
     order = stacked[base][0][:, 0].argsort()
     own_area, own_kl = (values[order] for values in stacked.pop(base))
     settings = np.array([setting for method, setting in kl.columns if method == base])[order]
@@ -178,14 +192,14 @@ def equal_tables(found: pd.DataFrame, base: str) -> Iterator[str]:
         yield line(method, *(cell(curves.kl_at(*both, a), k) for a, k in zip(own_area, own_kl, strict=True)))
 
 
-def cell(found: curves.Reached, own: np.ndarray) -> str:
+def cell(found: curves.Reached, own: np.ndarray, digits: int = 2) -> str:
     """A ratio with its interval; where it is a bound, only that."""
     ratios = found.values / own
     if found.sides[0]:
-        return f"{'>' if found.sides[0] > 0 else '<='} {ratios[0]:.2f}"
+        return f"{'>' if found.sides[0] > 0 else '<='} {ratios[0]:.{digits}f}"
     around, share = interval(ratios), (1 - LEVEL) / 2
     below, above = (bool((found.sides[1:] == side).mean() > share) for side in (-1, 1))
-    return f"{ratios[0]:.2f} [{'<=' * below}{around.low:.2f}, {'>' * above}{around.high:.2f}]"
+    return f"{ratios[0]:.{digits}f} [{'<=' * below}{around.low:.{digits}f}, {'>' * above}{around.high:.{digits}f}]"
 
 
 def head(cells: list[str]) -> str:
