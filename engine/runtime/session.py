@@ -25,6 +25,7 @@ from routesparse.engine.config import AuditDepth, RouterConfig
 from routesparse.engine.decide.ahead import ready
 from routesparse.engine.decide.decision import LayerSettings
 from routesparse.engine.decide.layer import begin, plan_of
+from routesparse.engine.device.barriers import short_spins
 from routesparse.engine.device.copies import Copies
 from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.device.inputs import AttentionInputs
@@ -143,7 +144,8 @@ class RoutingSession(AttentionRouter):
             return dense_attention(inputs, window)
         self._prompt.routed_segments[layer] = segments[-1].index + 1
         try:
-            out, pending_pass = self._route(inputs, segments, layer)
+            with short_spins(inputs.q.device):
+                out, pending_pass = self._route(inputs, segments, layer)
             prompt.add(pending_pass)
             if not inputs.q.is_cuda:
                 prompt.read()

@@ -4,15 +4,21 @@
 
 Dense attention by cuDNN and by FlashAttention-2 on a GPU, by PyTorch's own on a CPU; routed at each of ``--prices``,
 also where the product would not route. Every arm runs once before it counts (compiling, captured graphs), then all run
-in turn ``--repeats`` times. A row holds the milliseconds of each run, and by price the kept share of the causal area
-and what of the last run was deciding and what attention, all layers together.
+in turn ``--repeats`` times, beside ``--beside`` processes that each hold a core. A row holds the milliseconds of each
+run, by price the kept share of the causal area and what of the last run was deciding and what attention, all layers
+together, and the machine's load over the last minute.
 """
 
 from __future__ import annotations
 
 import functools
+import os
+import subprocess
+import sys
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -39,6 +45,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--prices", type=float, nargs="+", default=[0.25, 0.5, 1.0])
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--beside", type=int, default=0, help="busy processes beside this one")
     parser.add_argument("--rope", type=RopeScaling.parse, help="as analyze takes it")
     arguments = parser.parse_args(argv)
     loaded = load_model(arguments.model, rope=arguments.rope)
@@ -47,8 +54,10 @@ def main(argv: list[str] | None = None) -> None:
         for domain in arguments.domains:
             text = "\n\n".join(one.text for one in read_folder(arguments.data / domain / "test"))
             ids = _ids(loaded, text, arguments.batch, tokens)
-            row = {"tokens": tokens, "batch": arguments.batch, "domain": domain}
-            rows.append(row | measured(loaded.model, ids, arguments.prices, arguments.repeats))
+            row = {"tokens": tokens, "batch": arguments.batch, "domain": domain, "beside": arguments.beside}
+            with _busy(arguments.beside):
+                row |= measured(loaded.model, ids, arguments.prices, arguments.repeats)
+            rows.append(row | {"load": os.getloadavg()[0]})
             header = origin(loaded, study.command(), arguments.seed)
             paths.write_json(arguments.out, {**header, "rows": rows})
 
@@ -78,6 +87,17 @@ def measured(model: Any, ids: torch.Tensor, prices: list[float], repeats: int) -
         "area": areas,
         "parts": parts,
     }
+
+
+@contextmanager
+def _busy(processes: int) -> Iterator[None]:
+    started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 def _ms(call: Any) -> float:

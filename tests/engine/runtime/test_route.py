@@ -3,6 +3,7 @@
 import gc
 import sys
 import weakref
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -69,6 +70,22 @@ def test_a_routed_prefill_leaves_one_decision_per_head_and_a_bundle(tmp_path):
     record = read_bundle(trace.to_bundle(tmp_path / "out"))
     assert (record.run.tokens, record.run.layers, record.run.heads) == (TOKENS, 2, 4)
     assert model.config._attn_implementation == "sdpa"
+
+
+def test_waiting_threads_soon_sleep_in_routed_layers_alone(monkeypatch):
+    def short_spins(device):
+        devices.append(device.type)
+        return nullcontext()
+
+    devices = []
+    monkeypatch.setattr("routesparse.engine.runtime.session.short_spins", short_spins)
+    model = llama()
+    with torch.no_grad(), route(model, CONFIG):
+        cache = model(prompt(TOKENS)).past_key_values
+        assert devices == ["cpu"] * 2
+        model(prompt(1), past_key_values=cache)
+        model(prompt(256))
+    assert devices == ["cpu"] * 2
 
 
 def test_settings_by_name_are_a_configuration_with_the_devices_own_segments():
