@@ -25,7 +25,7 @@ from routesparse.engine.config import AuditDepth, RouterConfig
 from routesparse.engine.decide.ahead import ready
 from routesparse.engine.decide.decision import LayerSettings
 from routesparse.engine.decide.layer import begin, plan_of
-from routesparse.engine.device.barriers import short_spins
+from routesparse.engine.device.barriers import Barriers
 from routesparse.engine.device.copies import Copies
 from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.device.inputs import AttentionInputs
@@ -102,6 +102,7 @@ class RoutingSession(AttentionRouter):
         self.graphs: Graphs = Graphs() if graphs is None or predicts else graphs
         self._worth: dict[tuple[int, int, int], list[Segment] | None] = {}
         self._layers = LAYERS
+        self._barriers = Barriers()
         self._progress = progress
 
     def prepare(self, blank: AttentionInputs, device: torch.device) -> None:
@@ -144,7 +145,7 @@ class RoutingSession(AttentionRouter):
             return dense_attention(inputs, window)
         self._prompt.routed_segments[layer] = segments[-1].index + 1
         try:
-            with short_spins(inputs.q.device):
+            with self._barriers.of_layer(inputs.q.device):
                 out, pending_pass = self._route(inputs, segments, layer)
             prompt.add(pending_pass)
             if not inputs.q.is_cuda:

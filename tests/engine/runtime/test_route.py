@@ -13,6 +13,7 @@ import transformers
 
 from routesparse.engine import RouterConfig, route
 from routesparse.engine.config import default_config
+from routesparse.engine.device.barriers import Barriers
 from routesparse.engine.device.copies import Copies
 from routesparse.engine.errors import ConfigError, NumericsError, PromptError, UnsupportedModelError
 from routesparse.engine.profiles.measure import NamedProfile
@@ -73,12 +74,12 @@ def test_a_routed_prefill_leaves_one_decision_per_head_and_a_bundle(tmp_path):
 
 
 def test_waiting_threads_soon_sleep_in_routed_layers_alone(monkeypatch):
-    def short_spins(device):
+    def of_layer(_, device):
         devices.append(device.type)
         return nullcontext()
 
     devices = []
-    monkeypatch.setattr("routesparse.engine.runtime.session.short_spins", short_spins)
+    monkeypatch.setattr(Barriers, "of_layer", of_layer)
     model = llama()
     with torch.no_grad(), route(model, CONFIG):
         cache = model(prompt(TOKENS)).past_key_values
