@@ -7,8 +7,7 @@ which in a user's process is before us. But libgomp spins a thousandth of that w
 (``gomp_throttled_spin_count_var``). So a thread of ours has a team of its own, which sleeps as soon as it has started;
 once that thread ends, all is as before. LLVM's and Intel's OpenMP take the time by a call.
 
-Alone a short spin costs a seventh of the deciding, and one such layer 6 to 10 % of a prefill of eight, so spins are short
-only after a layer whose threads waited for a core.
+Alone a short spin costs a seventh of the deciding: spins are short only after a layer whose threads waited for a core.
 """
 
 from __future__ import annotations

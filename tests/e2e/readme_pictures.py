@@ -36,7 +36,7 @@ def take(browser: Browser, address: str, path: str, name: str, dark: bool) -> No
 
 
 def views() -> dict[str, str]:
-    """Picture -> address: a public model's map by density; who reads the needle that the prompt asks for, and fallbacks, of the bundled one."""
+    """Picture -> address: a public model's map by density; of the bundled one who reads a needle, and fallbacks."""
     records = samples()
     run = {Path(name).stem: record.run.run_id for name, record in records.items()}
     prompt, answer = records["needles.txt"].prompt, records["needles.txt"].continuations[0].dense_text

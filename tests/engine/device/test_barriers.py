@@ -95,9 +95,7 @@ def test_with_one_thread_or_where_the_user_chose_nothing_is_parked(nothing_chose
     assert not within()
 
 
-def test_spins_are_short_after_a_layer_that_waited_for_a_core(
-    nothing_chosen, teams, monkeypatch
-):
+def test_spins_are_short_after_a_layer_that_waited_for_a_core(nothing_chosen, teams, monkeypatch):
     def layer(waited_s, device=CPU):
         """Whether the spins were short in a layer of one second whose threads waited so long for a core."""
         with session.of_layer(device):
