@@ -28,6 +28,7 @@ from routesparse.engine.progress import Progress
 
 _MESSAGE = "the user's message"  # whose place in a chat template is looked for
 CHUNK = 4  # prompts that one of several processes makes at a time
+SPARE = 8  # tokens that a prompt may take more than its suite counted
 
 
 @dataclass(frozen=True)
@@ -147,11 +148,26 @@ def _opened(job: Job, place: int) -> Callable[[tuple[int, str, int, int]], list[
     """A process's own tokenizer and texts: makes the prompts of one length and task from the first up to another."""
     source, template = _source(job)
 
+    def prepared(request: Request) -> Iterator[dict[str, Any]]:
+        return (_prepared(template.around(one), source) for one in find(job.suite).examples(request, source))
+
     def make(wanted: tuple[int, str, int, int]) -> list[dict[str, Any]]:
         length, task, first, end = wanted
-        request = Request(task, length - template.tokens, end, job.seed, first, template.tokens)
-        examples = map(template.around, find(job.suite).examples(request, source))
-        return [_prepared(example, length, source) for example in examples]
+        request, rows = Request(task, length - template.tokens, end, job.seed, first, template.tokens), []
+        for index, row in enumerate(prepared(request), first):
+            # The suite counts neither the answer's space nor what texts take more where they meet a template. Such a
+            # prompt alone is made shorter, so that all others stay those that were evaluated.
+            if row["tokens"] + row["new_tokens"] > length:
+                shorter = dataclasses.replace(
+                    request,
+                    length=request.length - SPARE,
+                    around=request.around + SPARE,
+                    first=index,
+                    n=index + 1,
+                )
+                row = next(prepared(shorter))
+            rows.append(_fitting(row, length))
+        return rows
 
     return make
 
@@ -195,19 +211,23 @@ def _known(path: Path) -> dict[str, Any]:
         return json.loads(file.readline())
 
 
-def _prepared(example: Example, length: int, source: Source) -> dict[str, Any]:
+def _prepared(example: Example, source: Source) -> dict[str, Any]:
     example = _asked_at_once(example, source)
     text = example.prompt + example.answer_prefix
-    tokens = source.count(text) + source.special_tokens
-    if tokens + example.new_tokens > length:
-        raise InputError(
-            f"{example.task}, prompt {example.index} takes {tokens} tokens and writes {example.new_tokens}, together "
-            f"more than {length}; raise --lengths"
-        )
     return dataclasses.asdict(example) | {
-        "tokens": tokens,
+        "tokens": source.count(text) + source.special_tokens,
         "sha256": hashlib.sha256(text.encode()).hexdigest(),
     }
+
+
+def _fitting(row: dict[str, Any], length: int) -> dict[str, Any]:
+    """The row. Errors: InputError where prompt and answer take more than the length."""
+    if row["tokens"] + row["new_tokens"] > length:
+        raise InputError(
+            f"{row['task']}, prompt {row['index']} takes {row['tokens']} tokens and writes {row['new_tokens']}, "
+            f"together more than {length}; raise --lengths"
+        )
+    return row
 
 
 def _asked_at_once(example: Example, source: Source) -> Example:

@@ -4,6 +4,8 @@ import dataclasses
 import json
 
 import pytest
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from routesparse.engine.errors import InputError
 from routesparse.engine.lab.runner import predict as predicting
@@ -13,6 +15,8 @@ from routesparse.engine.lab.runner.job import CONTROLS, Job
 from routesparse.engine.lab.runner.prepare import all_prepared, prepare
 from routesparse.engine.lab.runner.score import score
 from routesparse.engine.lab.studies.selection.measure import Bench
+from routesparse.engine.lab.suites.source import Example
+from routesparse.engine.models.load import LoadedTokenizer
 from routesparse.engine.progress import no_progress
 from tests.engine.lab.runner.test_runner import LENGTH, data, lines  # noqa: F401
 
@@ -146,3 +150,45 @@ def test_a_chat_template_stands_around_prompts_and_counts(job, loaded, monkeypat
             assert chatted.example.gold[0] in chatted.text[start:end]
     with pytest.raises(InputError, match="prompts with chat True, not None"):
         prepare(dataclasses.replace(made, chat=False), no_progress)
+
+
+def test_a_full_prompt_that_takes_over_its_answers_space_is_made_shorter_and_no_other(job, monkeypatch):
+    def make(request, source):
+        for index in range(request.first, request.n):
+            room = request.length - source.special_tokens - 6 - index
+            yield Example("passkey", index, "x" * room, "", "71432", " 71432", 6, f"passkey/{index}")
+
+    suite = dataclasses.replace(preparing.find("infinitebench"), make=make)
+    monkeypatch.setattr(preparing, "find", lambda name: suite)
+    made = dataclasses.replace(job(screen=0), tasks=("passkey",))
+    prepare(made, no_progress)
+    found = {one.example.index: one for one in all_prepared(made)}
+    assert {one.text[-2:] for one in found.values()} == {"x "}
+    full = LENGTH - 6
+    assert [found[i].tokens for i in range(4)] == [full + 1 - preparing.SPARE, full, full - 1, full - 2]
+
+
+def test_texts_that_take_more_tokens_where_they_meet_leave_room_for_the_answer(folder, tmp_path, monkeypatch):
+    """Where template, prompt and prefix meet, a pair of bytes parts a token of three: together one token more."""
+    meet = [(">", "A"), ("r", ">"), ("e", "r>"), ("?", "<"), ("y", "?"), ("e", "y?")]
+    meet += [(">", "Ġ"), ("s", ">"), ("y", "s>")]
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {text: i for i, text in enumerate(["<s>", *letters, *map("".join, meet)])}
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=meet))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>")
+    tokenizer.chat_template = "<user>{{ messages[0]['content'] }}</user><says>"
+    monkeypatch.setattr(preparing, "load_tokenizer", lambda model: LoadedTokenizer(tokenizer, "own"))
+    file = tmp_path / "benchmarks" / "infinitebench" / "passkey.jsonl"
+    file.parent.mkdir(parents=True)
+    rows = [
+        {"id": i, "context": "x" * (720 + i), "input": "Which key?", "answer": "71432"} for i in range(40)
+    ]
+    file.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    asked = {"n": len(rows), "seed": 1, "chat": True, "model": str(folder), "data": tmp_path}
+    made = Job("infinitebench", ("passkey",), (LENGTH,), CONTROLS, out=tmp_path / "out", **asked)
+    assert prepare(made, no_progress) == len(rows)
+    found = all_prepared(made)
+    assert {one.example.more["truncated"] for one in found} == {True, False}
+    assert LENGTH - preparing.SPARE < max(one.tokens + one.example.new_tokens for one in found) <= LENGTH
