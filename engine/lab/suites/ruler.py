@@ -4,7 +4,8 @@ Every sample has its own random stream keyed on (seed, task, length, index) and 
 model's tokenizer. Where RULER's own files lie in ``<data>/benchmarks/ruler/<length>/data/<task>/validation.jsonl``,
 they are read instead. What differs from RULER, for the want of text that may be shipped or with small vocabularies:
 
-- essays are books of the prose test split (or ``ruler/PaulGrahamEssays.json`` if it is there);
+- essays are books of the prose test split in turn, and prompts that share a book are one cluster (so is every prompt on
+  ``ruler/PaulGrahamEssays.json``, one text, which is read if it is there: too few for an interval);
 - qa_1 reads ``ruler/squad.json``; qa_2 reads ``ruler/hotpotqa.json``, else it asks about generated documents of the
   same shape, two of which are needed (``more["source"]`` says so);
 - vt may write 64 tokens in place of 30: five names of five letters take that many with a small vocabulary.
@@ -97,6 +98,7 @@ def _example(request: Request, source: Source, index: int) -> Example:
         # Without prose: the other tasks make their own haystacks, and ignore one that they are given.
         hidden_in_essay = task in NIAH and NIAH[task].haystack == "essay"
         haystack, about = _essay(source, index) if hidden_in_essay else ("", "generated")
+        cluster = about if hidden_in_essay else ""
         size = length - new_tokens + GENERATION_TOKENS[task]
         sample = fit_sample(task, size, count_tokens=source.count, haystack=haystack, seed=seed, index=index)
     return as_example(task, sample, index, new_tokens, cluster, source=about)

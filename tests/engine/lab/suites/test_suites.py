@@ -120,6 +120,23 @@ def test_a_haystack_that_is_no_essay_needs_no_prose(source, tmp_path, task):
         list(ruler.SUITE.examples(Request("niah_multivalue", 4_000, 1, 3), bare))
 
 
+def test_prompts_in_one_essay_are_one_cluster_and_others_one_each(source, tmp_path):
+    folder = tmp_path / "prose" / "test"
+    folder.mkdir(parents=True)
+    for name in ("one", "two"):
+        (folder / f"{name}.txt").write_text(PROSE)
+    two = Source(tmp_path, source.tokenizer)
+
+    def clusters(task):
+        return [one.cluster for one in examples(two, "ruler", task, n=4, length=4_000)]
+
+    assert clusters("niah_single_2") == clusters("niah_multiquery") == ["one", "two"] * 2
+    assert clusters("niah_single_1") == [f"niah_single_1/{i}" for i in range(4)]
+    (tmp_path / "benchmarks" / "ruler").mkdir(parents=True)
+    (tmp_path / "benchmarks" / "ruler" / "PaulGrahamEssays.json").write_text(json.dumps({"text": PROSE}))
+    assert clusters("niah_multivalue") == ["PaulGrahamEssays"] * 4
+
+
 def test_ruler_reads_its_own_files_where_they_lie(source, data, tmp_path):
     root = tmp_path / "benchmarks" / "ruler" / "4096" / "data" / "qa_2"
     root.mkdir(parents=True)
