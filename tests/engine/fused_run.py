@@ -11,7 +11,9 @@ import sys
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -160,6 +162,7 @@ def _steps(twin: dict[str, Any], by_table: bool, device: str) -> Tensors:
     found["a_shape"] = built["a_shape"].levels
     found["slash levels"] = built["vertical_slash"].levels
     found["columns"] = built["vertical_slash"].columns
+    found["masses of columns"] = probe.column_mass.gather(-1, found["columns"])
     for pattern in ("a_shape", "vertical_slash"):
         found[f"readers of {pattern}"] = built[pattern].readers
     for pattern in ("block_sparse", "floor"):
@@ -333,8 +336,18 @@ def block_lse(
     return wanted.float(), found.cpu()
 
 
+def _first_of_ties(values: torch.Tensor, count: int, dim: int) -> SimpleNamespace:
+    """torch.topk whose ties go to the lowest index; its own go to others on a CPU than on a GPU."""
+    ordered = values.sort(dim=dim, descending=True, stable=True)
+    return SimpleNamespace(indices=ordered.indices.narrow(dim, 0, count))
+
+
+@patch.object(torch.Tensor, "topk", _first_of_ties)
 def decide(kind: dict[str, Any], policy: str, device: str) -> Tensors:
-    """A whole decision, row plan included, by whatever serves this process and device."""
+    """A whole decision, row plan included, by whatever serves this process and device.
+
+    In a small problem most columns have no mass at all; of these every device must read the same ones.
+    """
     from routesparse.engine.decide import layer
     from routesparse.engine.decide.decision import LayerSettings
     from routesparse.engine.method.segments import split

@@ -44,6 +44,7 @@ EXACT = (
     "a_shape",
     "slash levels",
     "readers of",
+    "masses of columns",
     "plan",
     "mass tiles",
     "mass columns",
@@ -141,7 +142,8 @@ def test_every_kernel_computes_what_its_twin_computes(pairs):
             # Half precision of logarithms down to -20.
             torch.testing.assert_close(fused, twin, atol=0.02, rtol=0)
         elif name == "columns":
-            assert torch.equal(twin.sort(-1).values, fused.sort(-1).values)
+            # Which of those that tie is the device's to say: their masses are compared.
+            assert twin.shape == fused.shape and (fused.sort(-1).values.diff(dim=-1) > 0).all()
         elif name.startswith(EXACT):
             assert torch.equal(twin, fused), name
         else:
