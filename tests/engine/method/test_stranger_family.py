@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-from routesparse.app.ui import design
 from routesparse.engine import probe_masks
 from routesparse.engine.calibration import artifact
 from routesparse.engine.config import RouterConfig
@@ -210,6 +209,9 @@ def test_without_the_floor_there_is_no_price(oracle, inputs, segment, stranger):
 
 def test_pages_show_it_and_one_that_they_do_not_know(stranger, registered):
     """A bundle of another version: its name, its initial, a neutral colour; never a KeyError."""
+    pytest.importorskip("streamlit", reason="streamlit is not installed")
+    from routesparse.app.ui import design
+
     assert design.letter(stranger.name) == stranger.look.letter
     assert families.in_order(["other"])[-3:] == [stranger.name, "other", "dense"]
     for theme in (design.LIGHT, design.DARK):

@@ -14,7 +14,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def torchrun():
-    """Run a script of this folder in so many processes by gloo; what each wrote into its own RANK.json."""
+    """Run a script of this folder in so many processes by gloo, which see no GPU; what each wrote into RANK.json."""
 
     def run(script, processes, out, home, **environment):
         with socket.socket() as one:
@@ -30,7 +30,13 @@ def torchrun():
         )
         ended = subprocess.run(
             [sys.executable, *options, str(Path(__file__).with_name(script)), str(out)],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "ROUTESPARSE_HOME": str(home), **environment},
+            env={
+                **os.environ,
+                "CUDA_VISIBLE_DEVICES": "",
+                "OMP_NUM_THREADS": "1",
+                "ROUTESPARSE_HOME": str(home),
+                **environment,
+            },
             capture_output=True,
             text=True,
             timeout=300,

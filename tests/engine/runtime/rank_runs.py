@@ -41,7 +41,9 @@ def llama(kv_heads: int) -> transformers.LlamaForCausalLM:
 
 
 def split(model: transformers.LlamaForCausalLM) -> transformers.LlamaForCausalLM:
-    """As from_pretrained(tp_plan="auto") does, which wants accelerate and files."""
+    """As from_pretrained(tp_plan="auto") does, which wants accelerate and files, but always on the CPU."""
+    # Where PyTorch is built for CUDA it names a GPU, seen or not, and each process would want one of its own.
+    torch._C._get_accelerator = lambda: torch.device("cpu")
     config, _, meshes = type(model).prepare_distribute_model(DistributedConfig(tp_plan="auto"))
     return type(model).maybe_distribute_model(model, config, meshes)
 

@@ -10,9 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from routesparse.engine.store.duckdb_store import Store
-from routesparse.engine.store.spool import ingest_spool
-
 HERE = Path(__file__).resolve().parent
 OWN = Path(sys.prefix, "vllm", "bin", "python")
 HAS_VLLM = importlib.util.find_spec("vllm") is not None
@@ -90,6 +87,10 @@ def test_a_cancelled_prompt_leaves_nothing_behind(runs):
 
 def test_one_in_two_routed_requests_leaves_a_bundle_without_text(runs):
     """Three were routed; the store takes the bundles in."""
+    pytest.importorskip("duckdb", reason="duckdb is not installed")
+    from routesparse.engine.store.duckdb_store import Store
+    from routesparse.engine.store.spool import ingest_spool
+
     first, third = runs["recorded"]
     for one in (first, third):
         assert one["routed"] and one["tokens"] == 1400 and not one["has_text"]
