@@ -9,10 +9,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from routesparse.engine.calibrate.beside_dense import CHUNK, BesideDense, Probe, Run
+from routesparse.engine.calibrate.fisher import head_fisher
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.device.broken import broken_device
 from routesparse.engine.device.timing import Laps
@@ -22,11 +24,13 @@ from routesparse.engine.lab.generators.samples import score_all
 from routesparse.engine.lab.rivals.kascade import KascadeSearch
 from routesparse.engine.lab.rivals.minference import MInferenceSearch
 from routesparse.engine.lab.rivals.rule import Rule, RuleRouter, Selection, View
+from routesparse.engine.lab.studies.selection import errors
 from routesparse.engine.lab.studies.selection.methods import Method, usable
 from routesparse.engine.lab.studies.selection.prompts import DEVELOPMENT_SEED, Item, Prompt, Prompts
 from routesparse.engine.lab.studies.selection.together import Asked, Prefilled, answers_together, decoded
 from routesparse.engine.models.load import LoadedModel
 
+FISHER_TOKENS, FISHER_WINDOWS = 4_096, 4
 SEARCH_ROWS = 256  # of a calibration prompt
 SEARCH_TOKENS, SEARCH_WINDOWS = 32_768, 2  # of MInference's offline search
 HELD_SHARE, HELD_BYTES = 0.025, 1 << 30  # of a GPU's memory, or on a CPU: caches that are decoded together
@@ -49,10 +53,13 @@ def why_failed(error: Exception) -> str:
 class Bench(BesideDense):
     """Measures methods: rules on our kernel, and our own policies."""
 
-    def __init__(self, loaded: LoadedModel, *, extras: bool = True, captured: bool = True) -> None:
-        """extras: rules read what all our plans read, too."""
+    def __init__(
+        self, loaded: LoadedModel, *, extras: bool = True, captured: bool = True, errors: int = 0
+    ) -> None:
+        """extras: rules read what all our plans read, too. errors: rows whose output errors are kept (errors.py)."""
         super().__init__(loaded, captured=captured)
-        self._tokenizer, self._extras = loaded.tokenizer, extras
+        self._tokenizer, self._extras, self._errors = loaded.tokenizer, extras, errors
+        self.fisher: np.ndarray | None = None
 
     def run(self, prompt: Prompt, method: Method) -> Run:
         """The router that serves a prompt by a method, and what it reads."""
@@ -84,15 +91,26 @@ class Bench(BesideDense):
         return Run(router, read)
 
     @torch.no_grad()
-    def measure(self, prompt: Prompt, method: Method) -> dict[str, float]:
+    def measure(self, prompt: Prompt, method: Method) -> dict[str, Any]:
         """Area, loss and score of one method on one prompt."""
-        found, numbers = self.beside_dense(prompt, self.run(prompt, method))
+        run = self.run(prompt, method)
+        if self._errors and prompt.is_text:
+            return self._with_errors(prompt, run)
+        found, numbers = self.beside_dense(prompt, run)
         if not prompt.answer:
             return numbers if prompt.is_text else numbers | {"score": numbers["right"]}
         asked = self._asked(prompt, len(prompt.answer) + SLACK, past_gold=False)
         choices = self.log_p(found.hidden).argmax(-1).tolist()
         (ids,) = decoded(self._model.model, self.log_p, found.cache, [choices], asked)
         return numbers | {"score": score_all(self._decoded(ids), prompt.gold)}
+
+    def _with_errors(self, prompt: Prompt, run: Run) -> dict[str, Any]:
+        assert self.fisher is not None
+        rows = errors.random_rows(len(prompt.ids), self._errors, prompt.seed, self._device)
+        router = errors.ErrorRouter(run.router, rows, self.fisher)
+        found, numbers = self.beside_dense(prompt, Run(router, run.read))
+        dense = self.log_p(self._references[prompt.name][rows])
+        return numbers | router.found() | errors.row_numbers(dense, self.log_p(found.hidden[rows]))
 
     @torch.no_grad()
     def answers(
@@ -163,6 +181,16 @@ class Bench(BesideDense):
     def usable(self, wanted: Sequence[str], lengths: Sequence[int], data: Path) -> list[Method]:
         """The methods that can be made, MInference with what its offline search finds."""
         return usable(wanted, self._searched_for(wanted, lengths, data))
+
+    def weigh(self, data: Path, length: int) -> None:
+        """Find ``fisher`` on FISHER_WINDOWS windows of development prose. Errors: InputError without such texts."""
+        maker = Prompts(data, self._tokenizer, DEVELOPMENT_SEED)
+        length = min(length, FISHER_TOKENS)
+        texts = [
+            maker.make(Item("text:prose", length, index, DEVELOPMENT_SEED)).ids
+            for index in range(FISHER_WINDOWS)
+        ]
+        self.fisher = head_fisher(self._model, texts, DEVELOPMENT_SEED)
 
     def _searched_for(
         self, wanted: Sequence[str], lengths: Sequence[int], data: Path

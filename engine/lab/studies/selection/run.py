@@ -17,6 +17,8 @@ import time
 from collections.abc import Container, Sequence
 from typing import Any
 
+import torch
+
 from routesparse.engine.calibrate import one_profile
 from routesparse.engine.calibrate.origin import origin
 from routesparse.engine.calibrate.row_files import Appender
@@ -24,7 +26,7 @@ from routesparse.engine.crew.crews import Processes
 from routesparse.engine.crew.share import failures
 from routesparse.engine.crew.work import Piece, Work
 from routesparse.engine.lab import study
-from routesparse.engine.lab.studies.selection import methods, prompts, rows
+from routesparse.engine.lab.studies.selection import errors, methods, prompts, rows
 from routesparse.engine.lab.studies.selection.measure import Bench, probes_of, why_failed
 from routesparse.engine.models.load import load_in_turn
 
@@ -39,6 +41,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--prompts", type=int, default=10, help="per task and length")
     parser.add_argument("--windows", type=int, default=4, help="per text domain and length")
     parser.add_argument("--no-extras", action="store_true")
+    parser.add_argument(
+        "--errors", type=int, default=0, help="rows of a text whose output errors are kept (errors.py)"
+    )
     parser.add_argument("--limit-s", type=float, default=float("inf"), help="start nothing after it")
     study.add_processes(parser)
     arguments = parser.parse_args(argv)
@@ -81,9 +86,13 @@ def lot_of(
 def _opened(arguments: argparse.Namespace, command: str, place: int) -> Measuring:
     """A process's own model and methods."""
     loaded = load_in_turn(arguments.model, place)
-    bench = Bench(loaded, extras=not arguments.no_extras)
+    bench = Bench(loaded, extras=not arguments.no_extras, errors=arguments.errors)
+    header = origin(loaded, command, arguments.seed)
+    if arguments.errors:
+        bench.weigh(arguments.data, min(arguments.lengths))
+        header["fisher"] = errors.rounded(torch.from_numpy(bench.fisher))
     maker = prompts.Prompts(arguments.data, loaded.tokenizer, arguments.seed)
-    return Measuring(bench, arguments, maker, origin(loaded, command, arguments.seed))
+    return Measuring(bench, arguments, maker, header)
 
 
 class Measuring:

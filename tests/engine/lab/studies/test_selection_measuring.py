@@ -190,6 +190,23 @@ def test_a_run_goes_on_where_it_was_cut_off(folder, data, tmp_path, capsys):
     assert len(lines(out)) == len(first) and "goes on from here" in capsys.readouterr().err
 
 
+def test_output_errors_stand_beside_the_kl_that_they_cost(folder, data, tmp_path):
+    out = tmp_path / "rows.jsonl"
+    shared = ("--seed", "1", "--errors", "40", "--methods", "window=128", "dense_kernel")
+    run.main(arguments(folder, data, out, *shared))
+    header = next(row for _, row in read_lines(out) if "fisher" in row)
+    for row in lines(out):
+        assert np.shape(row["d2"]) == np.shape(row["o2"]) == np.shape(header["fisher"])
+        assert [len(row[name]) for name in ("row_foretold", "row_kl", "row_entropy", "row_spread")] == [
+            40
+        ] * 4
+        assert row["foretold"] == pytest.approx(np.mean(row["row_foretold"]), rel=1e-3)
+        by_head = 0.5 * np.sum(np.multiply(header["fisher"], row["d2"]))
+        assert row["foretold"] == pytest.approx(by_head, rel=1e-3, abs=1e-12)
+        exact = row["method"] != "window"
+        assert (row["foretold"] < 1e-9) == exact == (abs(row["kl"]) < 1e-7)
+
+
 def test_a_method_that_fails_leaves_a_row_and_the_others_go_on(folder, data, tmp_path, monkeypatch):
     def fail(view):
         raise ZeroDivisionError("no blocks")
