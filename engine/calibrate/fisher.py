@@ -17,9 +17,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AttentionInterface
+from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
+from routesparse.engine.errors import UnsupportedModelError
 from routesparse.engine.runtime.transformers import attention_modules
 
 NAME = "routesparse_fisher"
@@ -30,7 +32,7 @@ def head_fisher(model: Any, texts: Sequence[Sequence[int]], seed: int) -> np.nda
     """tr F / D of every layer and head, float64 [L, H], a mean over the texts' positions.
 
     model: a causal transformers model. texts: token ids, at least one, each of at least two tokens. Tokens are drawn
-    by the seed on the model's device.
+    by the seed on the model's device. Errors: UnsupportedModelError for soft caps, sinks, or a layer without attention.
     """
     heads = []
     with _listening(model) as gradients:
@@ -41,7 +43,11 @@ def head_fisher(model: Any, texts: Sequence[Sequence[int]], seed: int) -> np.nda
             with torch.enable_grad():
                 hidden = model.base_model(tokens, use_cache=False).last_hidden_state[0]
                 _of_drawn(model, hidden, generator).backward()
-            found = [leaf.grad for leaf in gradients.values()]
+            found = [gradients[layer].grad for layer in sorted(gradients)]
+            if len(found) != len(attention_modules(model)) or any(g is None for g in found):
+                raise UnsupportedModelError(
+                    f"{type(model).__name__} has layers whose attention has no gradient"
+                )
             heads.append(torch.stack([g[0].float().square().mean((0, 2)) for g in found if g is not None]))
     return torch.stack(heads).double().mean(0).cpu().numpy()
 
@@ -63,16 +69,21 @@ def _of_drawn(model: Any, hidden: torch.Tensor, generator: torch.Generator) -> t
 
 @contextmanager
 def _listening(model: Any) -> Iterator[dict[int, torch.Tensor]]:
-    """A leaf of zeros is added to every attention output [1, n, H, D]; its gradient is g. By layer, in their order."""
+    """A leaf of zeros is added to every attention output [1, n, H, D]; its gradient is g. By layer."""
     leaves: dict[int, torch.Tensor] = {}
 
     def attention(module: Any, *arguments: Any, **named: Any) -> tuple[torch.Tensor, None]:
+        if named.get("softcap") or named.get("s_aux") is not None:
+            raise UnsupportedModelError(
+                f"{type(model).__name__} has soft caps or sinks, which are not weighed yet"
+            )
         out, _ = sdpa_attention_forward(module, *arguments, **named)
         leaves[module.layer_idx] = torch.zeros_like(out, requires_grad=True)
         return out + leaves[module.layer_idx], None
 
     before, grads = model.config._attn_implementation, [p.requires_grad for p in model.parameters()]
     AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, sdpa_mask)  # windows stay windows
     try:
         attention_modules(model)
         model.requires_grad_(False)

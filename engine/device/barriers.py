@@ -7,7 +7,9 @@ which in a user's process is before us. But libgomp spins a thousandth of that w
 (``gomp_throttled_spin_count_var``). So a thread of ours has a team of its own, which sleeps as soon as it has started;
 once that thread ends, all is as before. LLVM's and Intel's OpenMP take the time by a call.
 
-Alone a short spin costs a seventh of the deciding: spins are short only after a layer whose threads waited for a core.
+Alone a short spin costs a seventh of the deciding: spins are short only after a layer whose threads waited for a core,
+whichever threads of the process these are. A team of more than MOST_THREADS is not made: libgomp ends a process that
+may not have so many.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import torch
 CHOSEN_BY = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")
 # Of a layer's time, what its threads together wait for a core: 0.00 to 0.04 alone, 0.17 to 0.55 beside a busy process.
 MOST_WAITED = 0.1
+MOST_THREADS = 16
 
 
 class Barriers:
@@ -86,16 +89,25 @@ def short_spins() -> Iterator[None]:
 def _second_team(gomp: Any) -> Iterator[None]:
     """A parked thread whose team makes libgomp's threads one more than the cores."""
     size = max(2, gomp.omp_get_num_procs() - torch.get_num_threads() + 2)
+    if size > MOST_THREADS:
+        yield
+        return
     started, over = threading.Event(), threading.Event()
 
     def hold() -> None:
         # free(NULL), which does nothing: Python code would be run by threads that Python does not know.
-        gomp.GOMP_parallel(ctypes.cast(gomp.free, ctypes.c_void_p), None, size, 0)
-        started.set()
+        try:
+            gomp.GOMP_parallel(ctypes.cast(gomp.free, ctypes.c_void_p), None, size, 0)
+        finally:
+            started.set()
         over.wait()
 
     thread = threading.Thread(target=hold, name="routesparse short spins", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:  # no thread is to be had: the spins stay as they are
+        yield
+        return
     try:
         started.wait()
         yield

@@ -119,7 +119,10 @@ def unpacked_of(path: Path) -> Path:
 def _packed_in(path: Path) -> Path | None:
     try:
         return gguf.file_in(path) if path.is_dir() else None
-    except ModelError:  # several, of which ``read_config`` asks for one
+    except (
+        ModelError,
+        OSError,
+    ):  # several, of which ``read_config`` asks for one, or a folder that can't be read
         return None
 
 

@@ -93,6 +93,8 @@ def _llama3(divisors: Any, config: Any) -> dict[str, Any]:
     1 / ((1 - s)/factor + s), s = (L/w - low)/(high - low) clipped to [0, 1]; the pairs of the longest have factor.
     """
     own = config.rope_parameters
+    if not (isinstance(own, dict) and "rope_theta" in own and np.isfinite(divisors).all()):
+        raise _UnreadableError(_RESCALED)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     factor, low, high, original = float(np.max(divisors)), *_LLAMA3.values()
     wavelength = 2 * math.pi * own["rope_theta"] ** (np.arange(0, head_dim, 2) / head_dim)

@@ -84,7 +84,7 @@ def predict(
             if outcome.failed:
                 broken.append(failures(outcome, "prompts"))
 
-        run("trial", steps.trial(prompts_of_job))
+        run("trial", steps.trial(job, prompts_of_job))
         if left := steps.cost(job, finished(job), prompts_of_job, count):
             study.note(left)
         if not estimate and job.screen:
@@ -94,7 +94,7 @@ def predict(
         elif not estimate:
             run("predict", prompts_of_job)
     if broken:
-        raise RouteSparseError(f"{broken[0]}; the same command tries again")
+        raise RouteSparseError(f"{'; '.join(broken)}; the same command tries again")
     return len(out.failed)
 
 

@@ -165,7 +165,7 @@ def _opened(job: Job, place: int) -> Callable[[tuple[int, str, int, int]], list[
                     first=index,
                     n=index + 1,
                 )
-                row = next(prepared(shorter))
+                row = next(prepared(shorter), row)
             rows.append(_fitting(row, length))
         return rows
 

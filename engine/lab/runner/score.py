@@ -244,16 +244,25 @@ def _perplexities(draws: paired.Draws, books: pd.DataFrame) -> dict[str, Any]:
 def _points(job: Job, draws: paired.Draws, strata: Mapping[str, pd.DataFrame]) -> dict[str, Any]:
     """Points where answers were decoded, likelihoods of the gold answer on all prompts."""
     decoded = {task: part.dropna(subset=["value", "value_dense"]) for task, part in strata.items()}
-    some = draws
+    gold = {
+        task: (part["gold_nats_dense"] - part["gold_nats"]).to_numpy(float) for task, part in strata.items()
+    }
+    some, likelihood = (
+        draws,
+        {
+            "gold_log_likelihood": asdict(paired.interval(draws.means(gold))),
+            "worst_decile": asdict(paired.interval(draws.worst_means(gold))),
+        },
+    )
+    decoded = {task: part for task, part in decoded.items() if len(part)}
+    if not decoded:
+        return {"decoded": 0, **likelihood}
     if sum(map(len, decoded.values())) < draws.n:
         some = paired.Draws({task: list(part["cluster"]) for task, part in decoded.items()}, job.seed)
     ours, dense = (
         {task: part[name].to_numpy(float) for task, part in decoded.items()}
         for name in ("value", "value_dense")
     )
-    gold = {
-        task: (part["gold_nats_dense"] - part["gold_nats"]).to_numpy(float) for task, part in strata.items()
-    }
     change = paired.difference(some, ours, dense)
     enough = [task for task in dense if 100 * dense[task].mean() >= ENOUGH]
     return {
@@ -265,11 +274,11 @@ def _points(job: Job, draws: paired.Draws, strata: Mapping[str, pd.DataFrame]) -
         "harmed_share": change.harmed / some.n,
         "newcombe": None if change.newcombe is None else [100 * bound for bound in change.newcombe],
         "few_discordant": change.few,
-        "gold_log_likelihood": asdict(paired.interval(draws.means(gold))),
-        "worst_decile": asdict(paired.interval(draws.worst_means(gold))),
+        **likelihood,
         "tasks_where_dense_reaches_80": enough,
         "by_task": [
             _of_task(some, task, ours[task], dense[task])
+            | {"gold_n": len(gold[task])}
             | {"gold_log_likelihood": asdict(paired.interval(draws.stratum_means(task, gold[task])))}
             for task in ours
         ],

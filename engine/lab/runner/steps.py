@@ -7,6 +7,7 @@ go on to ``--n``. A task tells where
     dense answers   it scores at least DENSE points on the answers that were decoded
     controls lose   under each control the gold answer's log-likelihood is lower by at least LOST nats on average, and
                     the one-sided 95 % bound of that mean over prompts, paired with dense's, is above 0
+    enough          of the screen's prompts at least LEAST were predicted, or all
 
 The screen looks at dense and the controls alone, so that no method's prompts are chosen by how it does. Its prompts are
 part of what is reported; a task's place in the report does not depend on the methods that are compared there.
@@ -24,23 +25,26 @@ from scipy.stats import t
 
 from routesparse.engine.lab.runner.job import CONTROLS, Job
 from routesparse.engine.lab.runner.predictions import finished
+from routesparse.engine.lab.studies.selection.methods import rounds
 from routesparse.engine.lab.suites.registry import find
 
 if TYPE_CHECKING:
     from routesparse.engine.lab.runner.prepare import Prepared
 
 TRIAL = 2  # prompts a length whose time foretells the others': the first one compiles kernels
-DENSE, LOST, ONE_SIDED = 30.0, 1.0, 0.95
+DENSE, LOST, ONE_SIDED, LEAST = 30.0, 1.0, 0.95, 8
 Cell = tuple[int, str]  # length and task
 
 
 @dataclass(frozen=True)
 class Screened:
-    """One task at one length. dense: points, None where none was decoded. lost: nats by control, mean and bound."""
+    """One task at one length. asked: prompts of a screen. dense: points, None where none was decoded. lost: nats by
+    control, mean and bound."""
 
     length: int
     task: str
     n: int
+    asked: int
     dense: float | None
     lost: dict[str, tuple[float, float]]
 
@@ -48,7 +52,8 @@ class Screened:
     def tells(self) -> bool:
         """Whether dense answers and every control loses."""
         return (
-            self.dense is not None
+            self.n >= min(LEAST, self.asked)
+            and self.dense is not None
             and self.dense >= DENSE
             and len(self.lost) == len(CONTROLS)
             and all(mean >= LOST and bound > 0 for mean, bound in self.lost.values())
@@ -91,33 +96,44 @@ def _screened(job: Job, cell: Cell, rows: pd.DataFrame) -> Screened:
                 float(change.mean() - t.ppf(ONE_SIDED, len(change) - 1) * error),
             )
     points = find(job.suite).score(cell[1], decoded).score if decoded else None
-    return Screened(*cell, len(dense), points, lost)
+    return Screened(*cell, len(dense), job.screen, points, lost)
 
 
-def trial(prompts: Iterable[Prepared]) -> list[Prepared]:
-    """The first prompts of each length."""
+def trial(job: Job, prompts: Iterable[Prepared]) -> list[Prepared]:
+    """The first prompts of each length, of a screen's where there is one."""
     by_length: dict[int, list[Prepared]] = {}
     for one in prompts:
+        if job.screen and one.example.index >= job.screen:
+            continue
         by_length.setdefault(one.length, []).append(one)
     return [one for mine in by_length.values() for one in mine[:TRIAL]]
 
 
-def cost(job: Job, rows: Iterable[Mapping[str, Any]], prompts: Iterable[Prepared], processes: int) -> str:
+def cost(job: Job, rows: Iterable[Mapping[str, Any]], prompts: Sequence[Prepared], processes: int) -> str:
     """What the job's predictions will take here, in a line, by the times of those that are made (``took_s``); "" where
     no time is known, or none is left."""
-    times = pd.DataFrame(list(rows), columns=["length", "sample_id", "took_s"])
-    each = times.groupby(["length", "sample_id"])["took_s"].sum()
+    point = ["length", "method", "setting"]
+    made = pd.DataFrame(list(rows), columns=[*point, "sample_id", "took_s"])
+    times = made.dropna(subset=["took_s"]).groupby(point)["took_s"]
+    each = times.median().where(times.size() > TRIAL, times.min())  # the first ones compile kernels
+    done = set(made[["sample_id", "method", "setting"]].itertuples(index=False, name=None))
     parts, least, most = [], 0.0, 0.0
-    for length, mine in pd.DataFrame(
-        [(one.length, one.sample_id, one.example.index) for one in prompts], columns=["length", "id", "index"]
-    ).groupby("length"):
-        if length not in each.index.get_level_values(0):
-            continue  # made before times were kept, or its trial failed
-        took = float(each[length].min() if len(each[length]) <= TRIAL else each[length].median())
-        left = mine[~mine["id"].isin(each[length].index)]
-        most += took * len(left)
-        least += took * (len(left) if not job.screen else int((left["index"] < job.screen).sum()))
-        parts.append(f"{len(left)} prompts of {length:,} tokens at {took:.2f} s")
+    for length in job.lengths:
+        asked = [
+            one for turn in rounds(["dense", *job.methods]) for one in turn if (length, *one) in each.index
+        ]
+        missing = [
+            (prepared.example.index, float(each[length, *one]))
+            for prepared in prompts
+            if prepared.length == length
+            for one in asked
+            if (prepared.sample_id, *one) not in done
+        ]
+        took = sum(seconds for _, seconds in missing)
+        most += took
+        least += sum(seconds for index, seconds in missing if not job.screen or index < job.screen)
+        if missing:
+            parts.append(f"{len(missing)} predictions of {length:,} tokens at {took / len(missing):.2f} s")
     if not most:
         return ""
     low, high = (f"{seconds / 60 / processes:.1f} min" for seconds in (least, most))

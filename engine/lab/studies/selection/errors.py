@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from routesparse.engine.device.inputs import AttentionInputs
+from routesparse.engine.errors import InputError
 from routesparse.engine.method.output_errors import output_errors
 from routesparse.engine.runtime.attention_router import AttentionRouter
 
@@ -59,7 +60,13 @@ class ErrorRouter(AttentionRouter):
 
     def found(self) -> dict[str, Any]:
         """The numbers of the module's table that need no logits."""
-        d2, mean2, o2, weighted = (torch.stack(parts) for parts in zip(*self._of.values(), strict=True))
+        if not self._of:
+            raise InputError(
+                "no layer reads the whole prompt, so no output error was measured; leave out --errors"
+            )
+        d2, mean2, o2, weighted = (
+            torch.stack(parts) for parts in zip(*(self._of[layer] for layer in sorted(self._of)), strict=True)
+        )
         return {
             "foretold": float(weighted.sum(0).mean()),
             "row_foretold": rounded(weighted.sum(0)),

@@ -10,10 +10,11 @@ and a group of which not all tasks were run names those that were:
 With --at: the area at which each method reaches these KL (millinats), and how many times the base's that is.
 Then, for every setting of the base method: the area at which another method reaches its KL, and the KL of another
 method at its area, as multiples of the base's (above 1: the other reads or loses more). Intervals: 95 %, bootstrap
-over prompts within tasks, paired. "> x" and "<= x" where the other's settings don't bracket it. Settings that lack
-prompts of the group stand in the first table with their n and are left out of the other two.
+within tasks, paired, over groups of prompts that share a document. "> x" and "<= x" where the other's settings don't
+bracket it. Settings that lack prompts of the group stand in the first table with their n and are left out of the other
+two.
 
-SELECTION.md and RELATED_GPU.md were written by this file at commit b6dfeee2, which also tells least areas.
+SELECTION.md and RELATED_GPU.md were written by this file at commit b6dfeee2, which tells least areas, over prompts.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -143,7 +145,8 @@ def equal_tables(found: pd.DataFrame, base: str, at: Sequence[float] = ()) -> It
         return
     area, kl = (wide[name][others].dropna(axis=1) for name in ("area", "kl"))
     tasks = wide.index.get_level_values("task")
-    drawn = Draws({task: range((tasks == task).sum()) for task in dict.fromkeys(tasks)}, seed=1)
+    groups = _groups(found).reindex(wide.index)
+    drawn = Draws({task: list(groups[tasks == task]) for task in dict.fromkeys(tasks)}, seed=1)
 
     def drawn_means(values: pd.Series) -> np.ndarray:
         return drawn.means({task: values[tasks == task].to_numpy() for task in drawn.places})
@@ -165,7 +168,7 @@ def equal_tables(found: pd.DataFrame, base: str, at: Sequence[float] = ()) -> It
         goals = [np.full(stacked[base][0].shape[1], 1e-3 * kl) for kl in at]
         mine = [curves.area_at(*stacked[base], goal) for goal in goals]
         yield f"\nArea at a KL, and as a multiple of {base}'s:\n"
-        yield head(["method", *(f"KL {kl:g} mnat | x" for kl in at)])
+        yield head(["method", *(cell for kl in at for cell in (f"KL {kl:g} mnat", "x"))])
         for method, both in stacked.items():
             reached = [curves.area_at(*both, goal) for goal in goals]
             pairs = (
@@ -190,6 +193,22 @@ def equal_tables(found: pd.DataFrame, base: str, at: Sequence[float] = ()) -> It
     yield head(["method", *columns])
     for method, both in stacked.items():
         yield line(method, *(cell(curves.kl_at(*both, a), k) for a, k in zip(own_area, own_kl, strict=True)))
+
+
+def _groups(found: pd.DataFrame) -> pd.Series:
+    """By PROMPT a label that prompts share whose texts have a document in common, at one or more removes."""
+    prompts = found.drop_duplicates(PROMPT).set_index(PROMPT)
+    named = (
+        prompts["documents"] if "documents" in prompts else pd.Series([None] * len(prompts), prompts.index)
+    )
+    label: dict[Any, Any] = {}
+    of: dict[Any, int] = {}
+    for place, (prompt, documents) in enumerate(named.items()):
+        names = [(prompt[0], one) for one in documents] if isinstance(documents, list) else [prompt]
+        joined = {of[name] for name in names if name in of} | {place}
+        of |= dict.fromkeys([*names, *(name for name, group in of.items() if group in joined)], min(joined))
+        label[prompt] = names[0]
+    return pd.Series({prompt: of[name] for prompt, name in label.items()}).rename_axis(PROMPT)
 
 
 def cell(found: curves.Reached, own: np.ndarray, digits: int = 2) -> str:

@@ -117,15 +117,18 @@ def test_the_cost_is_that_of_what_is_left_by_the_times_that_are_known(job):
     made = job()
     prepare(made, no_progress)
     prompts = all_prepared(made)
-    rows = [row(*prompts[0].sample_id.split("/")[1:], one, 0.0, "") for one in ("dense", *CONTROLS)]
-    # 12 s a prompt: 3 of the screen at least, all 7 at most.
+    place = prompts[0].sample_id.split("/")[1:]
+    rows = [row(place[0], int(place[1]), one, 0.0, "") for one in ("dense", CONTROLS[0])]
+    # 4 s a prediction: of 8 prompts by dense and a window 16, of which two are made; of the screen's half.
     said = steps.cost(made, rows, prompts, 1)
-    assert (
-        "about 0.6 min where no task tells, 1.4 min where all do, on 1 process: 7 prompts of 900 tokens at 12.00 s"
-        in said
+    assert "about 0.4 min where no task tells, 0.9 min where all do, on 1 process" in said
+    assert said.endswith("14 predictions of 900 tokens at 4.00 s"), "nothing is known of random blocks' time"
+    assert "about 0.5 min on 2 processes" in steps.cost(job(screen=0), rows, prompts, 2)
+    every = [row(*one.sample_id.split("/")[1:], "dense", 0.0, "") for one in prompts]
+    assert "7 predictions" in steps.cost(made, [*every, rows[1]], prompts, 1), (
+        "a prompt by dense alone is not done"
     )
-    assert "about 0.7 min on 2 processes" in steps.cost(job(screen=0), rows, prompts, 2)
-    assert steps.cost(made, [], prompts, 1) == "" == steps.cost(made, rows, prompts[:1], 1)
+    assert steps.cost(made, [], prompts, 1) == "" == steps.cost(made, every, prompts, 1)
 
 
 def test_a_chat_template_stands_around_prompts_and_counts(job, loaded, monkeypatch):
