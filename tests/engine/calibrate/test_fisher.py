@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+import transformers
 
 from routesparse.engine.calibrate import fisher
 from routesparse.engine.calibrate.fisher import head_fisher
+from routesparse.engine.errors import UnsupportedModelError
 from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.models.load import load_model
 from routesparse.engine.runtime.attention_router import AttentionRouter
@@ -59,3 +61,22 @@ def test_logits_in_chunks_give_the_same_information(model, monkeypatch):
     whole = fisher.head_fisher(model, ids, seed=0)
     monkeypatch.setattr(fisher, "CHUNK", 100)
     assert fisher.head_fisher(model, ids, seed=0) == pytest.approx(whole)
+
+
+def test_windows_stay_windows_and_soft_caps_are_refused():
+    shape = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    shape |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
+    torch.manual_seed(0)
+    windowed = transformers.MistralForCausalLM(transformers.MistralConfig(sliding_window=8, **shape)).eval()
+    ids = torch.arange(40)[None] % 64
+    with torch.no_grad():
+        own = windowed(ids).logits
+        with fisher._listening(windowed):
+            torch.testing.assert_close(windowed(ids).logits, own)
+    capped = transformers.Gemma2ForCausalLM(
+        transformers.Gemma2Config(attn_logit_softcapping=5.0, **shape)
+    ).eval()
+    before = capped.config._attn_implementation
+    with pytest.raises(UnsupportedModelError, match="soft caps or sinks"):
+        head_fisher(capped, ids.tolist(), seed=0)
+    assert capped.config._attn_implementation == before

@@ -95,6 +95,26 @@ def test_with_one_thread_or_where_the_user_chose_nothing_is_parked(nothing_chose
     assert not within()
 
 
+def test_a_machine_of_many_cores_or_without_a_thread_to_spare_keeps_its_spins(
+    nothing_chosen, teams, monkeypatch
+):
+    with short_spins():
+        assert parked()
+    for broken in (
+        lambda patch: patch.setattr(barriers, "MOST_THREADS", 3),
+        lambda patch: patch.setattr(barriers.threading.Thread, "start", no_thread),
+    ):
+        with monkeypatch.context() as patch:
+            broken(patch)
+            with short_spins():
+                assert not parked()
+    assert teams == [4]
+
+
+def no_thread(self):
+    raise RuntimeError("can't start new thread")
+
+
 def test_spins_are_short_after_a_layer_that_waited_for_a_core(nothing_chosen, teams, monkeypatch):
     def layer(waited_s, device=CPU):
         """Whether the spins were short in a layer of one second whose threads waited so long for a core."""

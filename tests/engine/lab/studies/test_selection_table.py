@@ -65,6 +65,22 @@ def test_a_method_with_twice_the_area_at_every_kl_is_said_to_read_twice_as_much(
     assert losses == "| rival | > 1.00 | 2.00 [2.00, 2.00] | 2.00 [2.00, 2.00] |"
 
 
+def test_the_area_at_a_kl_stands_beside_its_multiple_and_prompts_of_one_document_count_as_one_group(tmp_path):
+    books = [["a"], ["b", "c"], ["c", "d"], ["e"]]
+    found = []
+    for i, documents in enumerate(books):
+        for area in (0.02, 0.1, 0.4):
+            found.append(row("ours", area, i, area, 0.001 * (1 + i) / area, documents=documents))
+            found.append(row("rival", area, i, 2 * area, 0.001 * (1 + i) / area, documents=documents))
+    groups = table._groups(pd.DataFrame(found))
+    assert list(groups == groups.iloc[1]) == [False, True, True, False] and groups.nunique() == 3
+    text = "\n".join(table.tables(written(tmp_path / "s.jsonl", found), "ours", True, [25]))
+    rows = text.split("Area at a KL, and as a multiple of ours's:")[1].split("\n\n")[1].splitlines()
+    assert rows[0] == "| method | KL 25 mnat | x |"
+    assert rows[2].startswith("| ours | 0.100 [") and rows[2].endswith("| 1.00 [1.00, 1.00] |")
+    assert rows[3].startswith("| rival | 0.200 [") and rows[3].endswith("| 2.00 [2.00, 2.00] |")
+
+
 def test_settings_that_lack_prompts_are_shown_but_not_compared(tmp_path):
     found = [row("dense", 1.0, i, 1.0, 0.0) for i in range(3)]
     found += [row("ours", 0.1, i, 0.1, 0.01) for i in range(3)]
