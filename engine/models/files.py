@@ -43,7 +43,7 @@ _SAMPLE_BYTES = 4096
 
 def resolve(name_or_path: str) -> tuple[Path, str]:
     """The folder of a model and the name that records use; a hub id is downloaded or taken from the cache, a GGUF
-    file, by itself or in a folder, is unpacked once (gguf.py).
+    file, by itself or in a folder, is unpacked once (gguf.py). What lies in ``paths.models()`` also goes by its name.
 
     Errors: ModelError for an unknown name, a missing folder, or a hub that cannot be reached.
     """
@@ -67,8 +67,14 @@ def resolve(name_or_path: str) -> tuple[Path, str]:
     except (OSError, RuntimeError) as error:
         why = shortened(first_line(error))
         raise ModelError(f"model '{shortened(name_or_path)}' is no folder ({why}); pass another") from None
+    listed = folders().get(name_or_path)
+    if listed is not None:
+        return resolve(str(listed))
     if not HUB_ID.fullmatch(name_or_path):
-        raise ModelError(f"model {name_or_path!r} is unknown; pass {DEMO}, a folder or a hub id org/name")
+        raise ModelError(
+            f"model {name_or_path!r} is unknown; pass {DEMO}, a folder or a hub id org/name, or a name that the page "
+            "Models lists"
+        )
     return _from_hub(name_or_path), name_or_path
 
 

@@ -226,3 +226,14 @@ def test_the_lab_model_loads():
     loaded = models.load_model(str(LAB_MODEL), device="cpu")
     assert (loaded.name, loaded.layers, loaded.heads, loaded.kv_heads) == ("lab_model", 8, 8, 4)
     assert (loaded.head_dim, loaded.max_tokens, loaded.dtype) == (64, 131_072, "float32")
+
+
+def test_what_lies_in_the_models_folder_goes_by_its_name_unless_a_path_has_it(folder, monkeypatch, tmp_path):
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
+    paths.models().mkdir(parents=True)
+    (paths.models() / "mine").symlink_to(folder)
+    assert models.load_tokenizer("mine").tokenizer_hash == models.load_tokenizer(str(folder)).tokenizer_hash
+    assert models.load_model("mine", device="cpu").name == "mine"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    refused("mine", "config.json")
