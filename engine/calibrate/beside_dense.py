@@ -123,7 +123,7 @@ class BesideDense:
 
         def read() -> dict[str, float]:
             passes = session.trace.prompts[-1].passes
-            select_us = sum(p.sum_of(name) for p in passes for name in ("probe_us", "index_us", "route_us"))
+            select_us = sum(p.deciding_us for p in passes)
             fell = [kind is not None for p in passes for d in p.decisions for kind in d.certified.fallback]
             return {
                 "area": sum(p.density for p in passes) / len(passes) if passes else 1.0,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -101,7 +100,11 @@ def evaluate(
         suite=suite,
         tasks=tuple(_parts(tasks) or find(suite).tasks),
         lengths=tuple(map(_tokens, _parts(lengths) or ["8192"])),
-        methods=_methods(methods or [f"routesparse={RouterConfig.price:g}"], CONTROLS if screen else ()),
+        methods=tuple(
+            dict.fromkeys(
+                (*(methods or [f"routesparse={RouterConfig.price:g}"]), *(CONTROLS if screen else ()))
+            )
+        ),
         n=n,
         seed=seed,
         model=model,
@@ -165,11 +168,6 @@ def _kept_or_scored(job: Job, stage: Stage, report: Reporter) -> dict[str, Any] 
 
 def _parts(given: list[str] | None) -> list[str]:
     return [part.strip() for text in given or [] for part in text.split(",") if part.strip()]
-
-
-def _methods(asked: Sequence[str], controls: Sequence[str]) -> tuple[str, ...]:
-    """With the controls that are not asked for already."""
-    return (*asked, *(one for one in controls if one not in asked))
 
 
 def _tokens(text: str) -> int:

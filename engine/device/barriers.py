@@ -43,7 +43,7 @@ class Barriers:
     @contextmanager
     def of_layer(self, device: torch.device) -> Iterator[None]:
         """Around a layer's parallel operations."""
-        if device.type != "cpu":
+        if device.type != "cpu" or _changeable() is None:
             yield
             return
         begun_s, before_s = time.perf_counter(), _waited_s()
@@ -70,8 +70,8 @@ def short_spins() -> Iterator[None]:
 
     Nothing changes with one thread, without an OpenMP that we know, and where the user chose.
     """
-    library = _openmp() if torch.get_num_threads() > 1 else None
-    if library is None or any(name in os.environ for name in CHOSEN_BY):
+    library = _changeable()
+    if library is None:
         yield
     elif hasattr(library, "kmp_set_blocktime"):
         before_ms = library.kmp_get_blocktime()
@@ -114,6 +114,13 @@ def _second_team(gomp: Any) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
+
+
+def _changeable() -> Any:
+    """The OpenMP whose spins are ours to change, or None: with one thread, and where the user chose."""
+    if torch.get_num_threads() == 1 or any(name in os.environ for name in CHOSEN_BY):
+        return None
+    return _openmp()
 
 
 @lru_cache(maxsize=1)

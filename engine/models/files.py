@@ -125,10 +125,8 @@ def unpacked_of(path: Path) -> Path:
 def _packed_in(path: Path) -> Path | None:
     try:
         return gguf.file_in(path) if path.is_dir() else None
-    except (
-        ModelError,
-        OSError,
-    ):  # several, of which ``read_config`` asks for one, or a folder that can't be read
+    # Several, of which ``read_config`` asks for one, or a folder that can't be read.
+    except (ModelError, OSError):
         return None
 
 

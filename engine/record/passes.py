@@ -35,6 +35,11 @@ class LayerPass:
         """Sum of a Decision's number over this pass's segments."""
         return float(sum(getattr(d, name) for d in self.decisions))
 
+    @property
+    def deciding_us(self) -> float:
+        """Probe, indices and routing of all segments, as measured."""
+        return sum(self.sum_of(name) for name in ("probe_us", "index_us", "route_us"))
+
 
 @dataclass(frozen=True)
 class PendingPass:

@@ -138,11 +138,16 @@ def test_every_chart_can_be_saved(address, context, page):
     assert context.failures == []
 
 
-def test_a_window_of_1024_pixels_shows_every_column_and_verdict(address, page):
-    page.set_viewport_size({"width": 1024, "height": 900})
+def candidates_in(page, address, width, height):
+    """A head's candidates, in a window of this size."""
+    page.set_viewport_size({"width": width, "height": height})
     page.goto(f"{address}/map?run={RUN}&layer=5&head=2")
     page.locator("[class*=candidates] .rs-table th").get_by_text("g ≥ λ").wait_for()
     still(page)
+
+
+def test_a_window_of_1024_pixels_shows_every_column_and_verdict(address, page):
+    candidates_in(page, address, 1024, 900)
     wide = page.locator(".rs-table").evaluate_all(
         "tables => tables.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.innerText)"
     )
@@ -156,10 +161,7 @@ def test_a_window_of_1024_pixels_shows_every_column_and_verdict(address, page):
 
 
 def test_a_window_of_390_pixels_cuts_no_heading_and_no_time(address, page):
-    page.set_viewport_size({"width": 390, "height": 844})
-    page.goto(f"{address}/map?run={RUN}&layer=5&head=2")
-    page.locator("[class*=candidates] .rs-table th").get_by_text("g ≥ λ").wait_for()
-    still(page)
+    candidates_in(page, address, 390, 844)
     cut = page.locator("[class*=candidates] .rs-table :is(th, td)").evaluate_all(
         "cells => cells.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.innerText)"
     )

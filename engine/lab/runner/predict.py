@@ -89,8 +89,9 @@ def predict(
             study.note(left)
         if not estimate and job.screen:
             run("screen", [one for one in prompts_of_job if one.example.index < job.screen])
-            study.note(steps.told(steps.screened(job)))
-            run("predict", steps.chosen(job, prompts_of_job))
+            found = steps.screened(job)
+            study.note(steps.told(found))
+            run("predict", steps.chosen(job, found, prompts_of_job))
         elif not estimate:
             run("predict", prompts_of_job)
     if broken:

@@ -85,9 +85,8 @@ def _screened(job: Job, cell: Cell, rows: pd.DataFrame) -> Screened:
     dense = rows[rows["method"] == "dense"].set_index("index")
     decoded = list(dense["row"].dropna())
     lost = {}
-    for control in CONTROLS:
-        name, _, setting = control.partition("=")
-        mine = rows[(rows["method"] == name) & (rows["setting"] == float(setting))].set_index("index")
+    for control, (name, setting) in zip(CONTROLS, rounds(CONTROLS)[0], strict=True):
+        mine = rows[(rows["method"] == name) & (rows["setting"] == setting)].set_index("index")
         change = (mine["gold_nats"] - dense["gold_nats"]).dropna().to_numpy(float)
         if len(change) > 1:
             error = change.std(ddof=1) / math.sqrt(len(change))
@@ -153,9 +152,9 @@ def told(found: Iterable[Screened]) -> str:
     return "\n".join(lines)
 
 
-def chosen(job: Job, prompts: Sequence[Prepared]) -> list[Prepared]:
+def chosen(job: Job, found: Iterable[Screened], prompts: Sequence[Prepared]) -> list[Prepared]:
     """The prompts beyond the screen, of the tasks that tell."""
-    telling = {(one.length, one.task) for one in screened(job) if one.tells}
+    telling = {(one.length, one.task) for one in found if one.tells}
     return [
         one
         for one in prompts

@@ -33,7 +33,6 @@ from routesparse.engine.models.rope import RopeScaling
 from routesparse.engine.runtime.route import route
 
 DENSE = {"cudnn": [SDPBackend.CUDNN_ATTENTION], "flash": [SDPBackend.FLASH_ATTENTION]}
-DECIDING = ("probe_us", "index_us", "route_us")
 ANY = {"sdpa": [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]}  # a CPU's
 
 
@@ -78,7 +77,7 @@ def measured(model: Any, ids: torch.Tensor, prices: list[float], repeats: int) -
                 times[f"price {price:g}"].append(_ms(call))
             areas[f"price {price:g}"] = sum(one.density for one in trace.decisions) / len(trace.decisions)
             passes = trace.prompts[-1].passes
-            deciding_us = sum(one.sum_of(part) for one in passes for part in DECIDING)
+            deciding_us = sum(one.deciding_us for one in passes)
             attention_us = sum(one.kernel_us for one in passes)
             parts[f"price {price:g}"] = {"deciding_ms": deciding_us / 1e3, "attention_ms": attention_us / 1e3}
     return {
