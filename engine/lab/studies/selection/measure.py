@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from routesparse.engine.calibrate.beside_dense import CHUNK, BesideDense, Probe, Run
+from routesparse.engine.calibrate.beside_dense import CHUNK, BesideDense, Probe, Run, Text
 from routesparse.engine.calibrate.fisher import head_fisher
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.device.broken import broken_device
@@ -24,7 +24,7 @@ from routesparse.engine.lab.generators.samples import score_all
 from routesparse.engine.lab.rivals.kascade import KascadeSearch
 from routesparse.engine.lab.rivals.minference import MInferenceSearch
 from routesparse.engine.lab.rivals.rule import Rule, RuleRouter, Selection, View
-from routesparse.engine.lab.studies.selection import errors
+from routesparse.engine.lab.studies.selection import foretold
 from routesparse.engine.lab.studies.selection.methods import Method, usable
 from routesparse.engine.lab.studies.selection.prompts import DEVELOPMENT_SEED, Item, Prompt, Prompts
 from routesparse.engine.lab.studies.selection.together import Asked, Prefilled, answers_together, decoded
@@ -54,11 +54,12 @@ class Bench(BesideDense):
     """Measures methods: rules on our kernel, and our own policies."""
 
     def __init__(
-        self, loaded: LoadedModel, *, extras: bool = True, captured: bool = True, errors: int = 0
+        self, loaded: LoadedModel, *, extras: bool = True, captured: bool = True, stretches: int = 0
     ) -> None:
-        """extras: rules read what all our plans read, too. errors: rows whose output errors are kept (errors.py)."""
+        """extras: rules read what all our plans read, too. stretches: that are replayed (foretold.py)."""
         super().__init__(loaded, captured=captured)
-        self._tokenizer, self._extras, self._errors = loaded.tokenizer, extras, errors
+        self._tokenizer, self._extras, self._stretches = loaded.tokenizer, extras, stretches
+        self._hidden: Tensor | None = None  # of the last prefill, where something is foretold of it
         self.fisher: np.ndarray | None = None
 
     def run(self, prompt: Prompt, method: Method) -> Run:
@@ -94,8 +95,8 @@ class Bench(BesideDense):
     def measure(self, prompt: Prompt, method: Method) -> dict[str, Any]:
         """Area, loss and score of one method on one prompt."""
         run = self.run(prompt, method)
-        if self._errors and prompt.is_text:
-            return self._with_errors(prompt, run)
+        if self._stretches:
+            return self._foretold(prompt, run)
         found, numbers = self.beside_dense(prompt, run)
         if not prompt.answer:
             return numbers if prompt.is_text else numbers | {"score": numbers["right"]}
@@ -104,13 +105,26 @@ class Bench(BesideDense):
         (ids,) = decoded(self._model.model, self.log_p, found.cache, [choices], asked)
         return numbers | {"score": score_all(self._decoded(ids), prompt.gold)}
 
-    def _with_errors(self, prompt: Prompt, run: Run) -> dict[str, Any]:
+    def _foretold(self, prompt: Prompt, run: Run) -> dict[str, Any]:
         assert self.fisher is not None
-        rows = errors.random_rows(len(prompt.ids), self._errors, prompt.seed, self._device)
-        router = errors.ErrorRouter(run.router, rows, self.fisher)
-        found, numbers = self.beside_dense(prompt, Run(router, run.read))
-        dense = self.log_p(self._references[prompt.name][rows])
-        return numbers | router.found() | errors.row_numbers(dense, self.log_p(found.hidden[rows]))
+        rows = torch.from_numpy(foretold.text_rows(len(prompt.ids), self._stretches, prompt.seed).flatten())
+        watching = foretold.Watching(
+            run.router, rows.to(self._device), self.fisher if prompt.is_text else None
+        )
+        _, numbers = self.beside_dense(prompt, Run(watching, run.read))
+        assert self._hidden is not None
+        seen, hidden, self._hidden = watching, self._hidden, None
+        if prompt.is_text:
+            dense = self._references[prompt.name]
+            return numbers | foretold.of_text(self._model, self.log_p, prompt, hidden, dense, seen)
+        return numbers | foretold.of_question(self._model, self.log_p, prompt, hidden, seen)
+
+    def prefill(self, text: Text, run: Run) -> tuple[Any, dict[str, float]]:
+        """See ``BesideDense.prefill``."""
+        out, numbers = super().prefill(text, run)
+        if self._stretches:
+            self._hidden = out.last_hidden_state[0]
+        return out, numbers
 
     @torch.no_grad()
     def answers(

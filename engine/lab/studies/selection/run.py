@@ -26,7 +26,7 @@ from routesparse.engine.crew.crews import Processes
 from routesparse.engine.crew.share import failures
 from routesparse.engine.crew.work import Piece, Work
 from routesparse.engine.lab import study
-from routesparse.engine.lab.studies.selection import errors, methods, prompts, rows
+from routesparse.engine.lab.studies.selection import foretold, methods, prompts, rows
 from routesparse.engine.lab.studies.selection.measure import Bench, probes_of, why_failed
 from routesparse.engine.models.load import load_in_turn
 
@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--windows", type=int, default=4, help="per text domain and length")
     parser.add_argument("--no-extras", action="store_true")
     parser.add_argument(
-        "--errors", type=int, default=0, help="rows of a text whose output errors are kept (errors.py)"
+        "--foretold", type=int, default=0, help="stretches whose rows are replayed (foretold.py)"
     )
     parser.add_argument("--limit-s", type=float, default=float("inf"), help="start nothing after it")
     study.add_processes(parser)
@@ -86,11 +86,11 @@ def lot_of(
 def _opened(arguments: argparse.Namespace, command: str, place: int) -> Measuring:
     """A process's own model and methods."""
     loaded = load_in_turn(arguments.model, place)
-    bench = Bench(loaded, extras=not arguments.no_extras, errors=arguments.errors)
+    bench = Bench(loaded, extras=not arguments.no_extras, stretches=arguments.foretold)
     header = origin(loaded, command, arguments.seed)
-    if arguments.errors:
+    if arguments.foretold:
         bench.weigh(arguments.data, min(arguments.lengths))
-        header["fisher"] = errors.rounded(torch.from_numpy(bench.fisher))
+        header["fisher"] = foretold.rounded(torch.from_numpy(bench.fisher))
     maker = prompts.Prompts(arguments.data, loaded.tokenizer, arguments.seed)
     return Measuring(bench, arguments, maker, header)
 

@@ -190,21 +190,26 @@ def test_a_run_goes_on_where_it_was_cut_off(folder, data, tmp_path, capsys):
     assert len(lines(out)) == len(first) and "goes on from here" in capsys.readouterr().err
 
 
-def test_output_errors_stand_beside_the_kl_that_they_cost(folder, data, tmp_path):
+def test_what_is_foretold_stands_beside_the_kl(folder, data, tmp_path):
     out = tmp_path / "rows.jsonl"
-    shared = ("--seed", "1", "--errors", "40", "--methods", "window=128", "dense_kernel")
-    run.main(arguments(folder, data, out, *shared))
-    header = next(row for _, row in read_lines(out) if "fisher" in row)
+    shared = ("--seed", "1", "--foretold", "6", "--methods", "window=128", "dense_kernel")
+    run.main(
+        [*arguments(folder, data, out, *shared), "--tasks", "text:prose", "niah_single_1", "--prompts", "1"]
+    )
+    header = next(row for _, row in read_lines(out) if "fisher" in row and "stamp" not in row)
+    assert {row["task"] for row in lines(out)} == {"text:prose", "niah_single_1"}
     for row in lines(out):
-        assert np.shape(row["d2"]) == np.shape(row["o2"]) == np.shape(header["fisher"])
-        assert [len(row[name]) for name in ("row_foretold", "row_kl", "row_entropy", "row_spread")] == [
-            40
-        ] * 4
-        assert row["foretold"] == pytest.approx(np.mean(row["row_foretold"]), rel=1e-3)
-        by_head = 0.5 * np.sum(np.multiply(header["fisher"], row["d2"]))
-        assert row["foretold"] == pytest.approx(by_head, rel=1e-3, abs=1e-12)
         exact = row["method"] != "window"
-        assert (row["foretold"] < 1e-9) == exact == (abs(row["kl"]) < 1e-7)
+        if row["task"] == "niah_single_1":
+            assert np.shape(row["question_kl"]) == (64,) and np.shape(row["stretch_kl"]) == (6, 4)
+            assert not exact or max(np.max(row["question_kl"]), np.max(row["stretch_kl"])) < 1e-6
+            continue
+        assert np.shape(row["replay_kl"]) == np.shape(row["true_kl"]) == (6, 4)
+        assert np.shape(row["d2"]) == np.shape(header["fisher"])
+        by_head = 0.5 * np.sum(np.multiply(header["fisher"], row["d2"]))
+        assert row["fisher"] == pytest.approx(by_head, rel=1e-2, abs=1e-12)
+        assert (row["fisher"] < 1e-9) == exact == (abs(row["kl"]) < 1e-7)
+        assert (np.mean(row["replay_kl"]) < 1e-6) == exact == (np.mean(row["true_kl"]) < 1e-6)
 
 
 def test_a_method_that_fails_leaves_a_row_and_the_others_go_on(folder, data, tmp_path, monkeypatch):

@@ -1,0 +1,130 @@
+"""What is foretold of a method's loss, beside the KL that it cost.
+
+``--foretold STRETCHES``: the rows of so many stretches of REPLAYED rows are replayed (runtime/replay.py). A row of the
+study then also has
+
+    replay_kl, true_kl   [STRETCHES, REPLAYED / OCTET]: what the replay says and the truth, means over OCTET rows
+    fisher               1/2 sum over layers and heads of (tr F / D) E |d|^2 in nats a token, at the same rows, with d
+                         what ran less exact attention (method/output_errors.py) and F of development prose
+    d2                   [L, H]: E |d|^2 there
+
+and of a question, whose gold answer's nats are the truth,
+
+    question_kl          at the last ASKING rows, the last of them last, replayed with the READ blocks of keys that they
+                         read most in all layers
+    stretch_kl           the mean over stretches, as of a text
+
+Its times hold the measuring and mean nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from routesparse.engine.calibrate.beside_dense import Text
+from routesparse.engine.device.inputs import AttentionInputs
+from routesparse.engine.errors import InputError
+from routesparse.engine.method.output_errors import output_errors
+from routesparse.engine.runtime.attention_router import AttentionRouter
+from routesparse.engine.runtime.replay import (
+    Keeping,
+    most_read,
+    question_rows,
+    replayed,
+    row_kl,
+    stretches,
+)
+
+REPLAYED, OCTET = 32, 8
+ASKING, READ, BLOCK = 64, 24, 16
+DIGITS = 5
+
+
+class Watching(Keeping):
+    """Also keeps what outputs lost at rows int64 [R] of a text, or which keys a question's last rows read.
+
+    weights [L, H]: tr F / D; None for a question.
+    """
+
+    def __init__(self, inner: AttentionRouter, rows: Tensor, weights: np.ndarray | None) -> None:
+        super().__init__(inner)
+        self.rows, self.weights = rows, weights
+        self.read: Tensor | float = 0.0  # [n]
+        self.d2: dict[int, Tensor] = {}
+
+    def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> Tensor:
+        """See ``AttentionRouter.attend``; layers with a window are not measured."""
+        out = super().attend(inputs, layer=layer, window=window)
+        if window is None and self.weights is not None:
+            self.d2[layer] = output_errors(inputs, out, self.rows)[0].square().sum(-1).mean(1)
+        elif window is None:
+            self.read = self.read + _read(inputs)
+        return out
+
+
+def _read(inputs: AttentionInputs) -> Tensor:
+    """[n]: how much the last ASKING rows of all heads read of each key."""
+    keys = inputs.k.shape[2]
+    q = inputs.q[:, :, -ASKING:].float().unflatten(1, (inputs.k.shape[1], -1))
+    logits = inputs.scale * q @ inputs.k.float().unsqueeze(2).mT
+    future = torch.full((ASKING, keys), -torch.inf, device=q.device).triu(keys - ASKING + 1)
+    return (logits + future).softmax(-1).sum((0, 1, 2, 3))
+
+
+def text_rows(tokens: int, count: int, seed: int) -> np.ndarray:
+    """int64 [count, REPLAYED]: the stretches; the last row of a text has no next token to be wrong about."""
+    return stretches(tokens - 1, count, REPLAYED, seed)
+
+
+def of_text(
+    model: Any, log_p: Any, text: Text, hidden: Tensor, dense: Tensor, seen: Watching
+) -> dict[str, Any]:
+    """hidden, dense [n, hidden]: last hidden states of the method and of dense attention."""
+    rows = seen.rows
+    again = replayed(model, _tokens(text, rows), seen.kept, rows)
+    exact, found, truth = log_p(again), log_p(hidden[rows]), log_p(dense[rows])
+    numbers: dict[str, Any] = {
+        "replay_kl": _octets(row_kl(exact, found)),
+        "true_kl": _octets(row_kl(truth, found)),
+    }
+    if seen.weights is not None:
+        if not seen.d2:
+            raise InputError("no layer reads the whole prompt; leave out --foretold")
+        d2 = torch.stack([seen.d2[layer] for layer in sorted(seen.d2)]).double().cpu()
+        numbers["fisher"] = float(0.5 * (torch.as_tensor(seen.weights) * d2).sum())
+        numbers["d2"] = rounded(d2, 3)
+    return numbers
+
+
+def of_question(model: Any, log_p: Any, text: Text, hidden: Tensor, seen: Watching) -> dict[str, Any]:
+    """hidden [n, hidden]: last hidden states of the method."""
+    assert isinstance(seen.read, Tensor)
+    tokens = len(text.ids)
+    first = most_read(seen.read[BLOCK * 4 :], BLOCK, READ, tokens - 2 * ASKING - BLOCK * 4)
+    rows = question_rows(tokens, [one + BLOCK * 4 for one in first], BLOCK, ASKING, hidden.device)
+    asked = row_kl(
+        log_p(replayed(model, _tokens(text, rows), seen.kept, rows)[-ASKING:]), log_p(hidden[-ASKING:])
+    )
+    again = replayed(model, _tokens(text, seen.rows), seen.kept, seen.rows)
+    return {
+        "question_kl": rounded(asked),
+        "stretch_kl": _octets(row_kl(log_p(again), log_p(hidden[seen.rows]))),
+    }
+
+
+def _tokens(text: Text, rows: Tensor) -> dict[str, Tensor]:
+    return {"input_ids": torch.tensor([text.ids], device=rows.device)[:, rows]}
+
+
+def _octets(values: Tensor) -> Any:
+    return rounded(values.view(-1, REPLAYED // OCTET, OCTET).mean(-1))
+
+
+def rounded(values: Tensor, digits: int = DIGITS) -> Any:
+    """Nested lists of numbers."""
+    flat = [float(f"{one:.{digits}g}") for one in values.flatten().tolist()]
+    return np.array(flat).reshape(tuple(values.shape)).tolist()

@@ -1,0 +1,163 @@
+"""The loss of a prefill, foretold: stretches of its rows run again, with exact attention over the run's own keys.
+
+A prefill by any attention leaves keys and values in every layer. A few rows then pass through the whole model a second
+time: each reads all keys before it, exactly, those of replayed rows as the replay makes them and the others as the
+prefill left them. With p of a replayed row's next token and q of the prefill's,
+
+    foretold = mean over rows of sum_v p(v) (log p(v) - log q(v))        nats a token
+
+With every row replayed this is the KL to dense attention itself. With a few it is less: the keys and values of all
+other rows keep what the prefill made of them. Stretches of neighbours see more than as many rows apart, since a row
+reads its neighbours most. Nothing is asked of how the outputs came about, so it is the same for any attention.
+The cost is that of the rows: of a share s of them about s of a dense prefill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from routesparse.engine.device.inputs import AttentionInputs
+from routesparse.engine.errors import PromptError
+from routesparse.engine.runtime.attention_router import AttentionRouter
+from routesparse.engine.runtime.transformers import routed_by
+from routesparse.kernels.logits import capped_logits
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+MOST_LOGITS = 1 << 27  # that exist at a time
+
+
+@dataclass(frozen=True)
+class LayerKeys:
+    """What a layer's attention read: keys and values [1, Hkv, n, D], held and not copied."""
+
+    inputs: AttentionInputs
+    window: int | None
+
+
+class Keeping(AttentionRouter):
+    """Serves as another router does, and holds every layer's keys and values of the last prompt."""
+
+    def __init__(self, inner: AttentionRouter) -> None:
+        self._inner = inner
+        self.kept: dict[int, LayerKeys] = {}
+
+    def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> Tensor:
+        """See ``AttentionRouter.attend``."""
+        if inputs.q.shape[2] > 1:
+            self.kept[layer] = LayerKeys(replace(inputs, q=inputs.q[:, :, :0]), window)
+        return self._inner.attend(inputs, layer=layer, window=window)
+
+    def serve(self, layers: int) -> None:
+        """See ``AttentionRouter.serve``."""
+        self._inner.serve(layers)
+
+    def start(self) -> None:
+        """See ``AttentionRouter.start``."""
+        self._inner.start()
+
+    def finish(self) -> None:
+        """See ``AttentionRouter.finish``."""
+        self._inner.finish()
+
+
+class _Replaying(AttentionRouter):
+    """Exact attention of rows at the given positions over kept keys, their own in the places of the rows'."""
+
+    def __init__(self, kept: dict[int, LayerKeys], rows: Tensor) -> None:
+        self._kept, self._rows = kept, rows
+
+    def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> Tensor:
+        kept = self._kept[layer]
+        k, v = (
+            old.index_copy(2, self._rows, new)
+            for old, new in ((kept.inputs.k, inputs.k), (kept.inputs.v, inputs.v))
+        )
+        return exact_at(replace(inputs, k=k, v=v), self._rows, kept.window)
+
+
+def exact_at(inputs: AttentionInputs, position: Tensor, window: int | None = None) -> Tensor:
+    """Exact causal attention [1, H, R, D] of queries [1, H, R, D] that stand at key positions int64 [R]."""
+    _, heads, count, width = inputs.q.shape
+    kv_heads, keys = inputs.k.shape[1:3]
+    # The heads of a group are rows of their KV head: it is read once, and no kernel needs to know of groups.
+    query = inputs.q.reshape(1, kv_heads, inputs.groups, count, width)
+    parts = []
+    for part in torch.arange(count, device=position.device).split(max(1, MOST_LOGITS // (heads * keys))):
+        at = position[part].view(-1, 1)
+        key = torch.arange(keys, device=position.device)
+        mask = key <= at if window is None else (key <= at) & (key > at - window)
+        mask = mask.repeat(inputs.groups, 1)
+        q = query[:, :, :, part].flatten(2, 3)
+        if inputs.softcap is None and inputs.sinks is None:
+            out = F.scaled_dot_product_attention(q, inputs.k, inputs.v, attn_mask=mask, scale=inputs.scale)
+        else:
+            out = _written_out(inputs, q, mask)
+        parts.append(out.view(1, heads, len(part), width))
+    return torch.cat(parts, 2)
+
+
+def _written_out(inputs: AttentionInputs, q: Tensor, mask: Tensor) -> Tensor:
+    """With soft cap and sinks, by tensor operations in float32: q [1, Hkv, G * R, D], mask bool [G * R, n]."""
+    logits = capped_logits(q.float(), inputs.k.float(), inputs.scale, inputs.softcap)
+    logits = logits.masked_fill(~mask, -torch.inf)
+    keys = logits.shape[-1]
+    if inputs.sinks is not None:
+        by_row = inputs.sinks.float().view(1, inputs.k.shape[1], inputs.groups, 1)
+        sinks = by_row.expand(-1, -1, -1, q.shape[2] // inputs.groups).flatten(2, 3)
+        logits = torch.cat([logits, sinks.unsqueeze(-1)], -1)
+    return (logits.softmax(-1)[..., :keys] @ inputs.v.float()).to(q.dtype)
+
+
+def stretches(tokens: int, count: int, length: int, seed: int) -> np.ndarray:
+    """int64 [count, length]: rows of neighbours, one stretch at a random place in each of ``count`` equal parts.
+
+    Errors: PromptError where they don't fit into the prompt.
+    """
+    each = tokens // count
+    if each < length:
+        raise PromptError(f"{count} stretches of {length} rows don't fit into {tokens:,} tokens")
+    first = np.random.default_rng([seed, tokens, count, length]).integers(0, each - length + 1, count)
+    return (first + each * np.arange(count))[:, None] + np.arange(length)
+
+
+@torch.no_grad()
+def replayed(
+    model: PreTrainedModel, tokens: dict[str, Tensor], kept: dict[int, LayerKeys], rows: Tensor
+) -> Tensor:
+    """The replayed rows' last hidden states [R, hidden].
+
+    tokens: input_ids [1, R] or inputs_embeds [1, R, hidden], of these rows. kept: of every layer, of one prompt without
+    padding. rows int64 [R], ascending.
+    """
+    with routed_by(model, _Replaying(kept, rows)):
+        # With a cache transformers does not take positions with gaps for several prompts in a row.
+        found = model.base_model(**tokens, position_ids=rows[None], use_cache=True)
+    return found.last_hidden_state[0]
+
+
+def row_kl(exact: Tensor, found: Tensor) -> Tensor:
+    """KL [R] in nats, of log-probabilities [R, V]."""
+    return (exact.exp() * (exact - found)).sum(-1)
+
+
+def most_read(weights: Tensor, block: int, count: int, before: int) -> Sequence[int]:
+    """The first rows of the ``count`` blocks of keys that hold most of weights [n], of keys below ``before``."""
+    whole = before // block
+    by_block = weights[: whole * block].view(whole, block).sum(-1)
+    return sorted((by_block.topk(min(count, whole)).indices * block).tolist())
+
+
+def question_rows(tokens: int, first: Sequence[int], block: int, asking: int, device: Any) -> Tensor:
+    """int64 [R], ascending: the blocks that begin at ``first``, and the last ``asking`` rows."""
+    body = np.concatenate([np.arange(one, one + block) for one in first] or [np.arange(0)])
+    rows = np.union1d(body, np.arange(max(0, tokens - asking), tokens))
+    return torch.from_numpy(rows.astype(np.int64)).to(device)
