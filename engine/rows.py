@@ -132,6 +132,14 @@ class RunRow:
     tuned_price: ranges.Name | None = None
     # Shared by the runs of one sweep (engine/jobs/sweep.py); None: a run of its own.
     sweep: ranges.Sweep | None = None
+    # Predicted loss against dense attention, in nats a token, and its upper bound at q (calibration/fitted.py).
+    loss_nats: ranges.Amount | None = None
+    loss_bound: ranges.Amount | None = None
+    # Of what kind of texts the factor between replay and loss is; None: the model is not fitted, a stated factor.
+    loss_fit: ranges.Name | None = None
+    loss_alarm: bool | None = None  # the replayed rows are unlike those of the fit; None: not fitted
+    loss_target: ranges.Amount | None = None  # what was asked for, nats a token
+    loss_ms: ranges.Amount | None = None  # of the replay, not part of total_ms
 
     @property
     def speedup(self) -> float | None:
@@ -202,6 +210,8 @@ class HeadChoiceRow:
     # Policy strict: T_l had no time for the escalation that the certificate asked for.
     unmet: bool | None = None
     gate_threshold: ranges.Mass | None = None  # lambda of this unit
+    # What the run's predicted loss owes to this head, nats a token; None where the model is not fitted.
+    loss_nats: ranges.Amount | None = None
 
     @property
     def outcome(self) -> Outcome:
@@ -378,6 +388,18 @@ class ContinuationRow:
 
 
 @dataclass(frozen=True)
+class LossRow:
+    """A stretch of rows that ran again with exact attention over the run's keys (table loss; runtime/replay.py)."""
+
+    run_id: ranges.RunId
+    batch_index: ranges.Place
+    position: ranges.Token  # of its first row
+    tokens: ranges.Tokens
+    replayed: ranges.Amount  # KL of the replay to the run, nats a token, mean over its rows
+    dense: ranges.Amount | None  # the same of dense attention, where a dense prefill ran too
+
+
+@dataclass(frozen=True)
 class Audited:
     """The record's rows of one layer and segment, run_id left empty."""
 
@@ -401,6 +423,7 @@ class RunRecord:
     probes: tuple[ProbeRow, ...] = ()
     answers: tuple[AnswerRow, ...] = ()
     continuations: tuple[ContinuationRow, ...] = ()
+    losses: tuple[LossRow, ...] = ()
     prompt: PromptRow | None = field(default=None)
 
     @property

@@ -33,6 +33,7 @@ _KEYS = {
     "worst_row": ("batch_index", "layer", "head", "segment", "rank"),
     "answer": ("batch_index", "token_id"),
     "continuation": ("batch_index",),
+    "loss": ("batch_index", "position"),
     "candidate_score": ("batch_index", "layer", "head", "segment", "candidate"),
     "fallback_event": ("batch_index", "layer", "head", "segment", "test"),
 }
@@ -123,6 +124,9 @@ def _run(run: dict[str, Any], tables: Mapping[str, pa.Table]) -> None:
         _sized("block_reads", tables["block_reads"], {"reads": 1, "mass": 2, "lost": 2}, "cells")
     if "continuation" in tables:
         _pairs("continuation", tables["continuation"], "same_tokens", "tokens")
+    if "loss" in tables:
+        ends = pc.add(tables["loss"]["position"], tables["loss"]["tokens"])
+        check_column("loss.position + tokens", ends, whole(1, run["tokens"]))
     if "prompt" in tables:
         _prompt(tables["prompt"], run["tokens"])
 

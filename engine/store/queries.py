@@ -377,5 +377,14 @@ def continuation(store: OwnerView, run_id: str, batch_index: int = 0) -> Continu
     return ContinuationRow(run_id, *found[0]) if found else None
 
 
+def losses(store: OwnerView, run_id: str, batch_index: int = 0) -> pd.DataFrame:
+    """The stretches of rows that were replayed, in the prompt's order; empty where none was."""
+    return store.frame(
+        "SELECT * EXCLUDE (run_key) FROM loss WHERE run_key = ? AND batch_index = ? ORDER BY position",
+        [store.key(run_id), batch_index],
+        of=[run_id],
+    )
+
+
 def _unit_values(store: OwnerView, unit: Unit) -> list[Any]:
     return [store.key(unit.run_id), unit.layer, unit.head, unit.segment, unit.batch_index]

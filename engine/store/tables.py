@@ -34,6 +34,7 @@ TABLES: dict[str, tuple[type, str]] = {
     "probe": (of_run.ProbeRow, "probes"),
     "answer": (of_run.AnswerRow, "answers"),
     "continuation": (of_run.ContinuationRow, "continuations"),
+    "loss": (of_run.LossRow, "losses"),
     "prompt": (of_run.PromptRow, "prompt"),
 }
 # The same of a certificate, in CertificateRecord.
@@ -48,8 +49,10 @@ FACT_TABLES = (*(name for name in TABLES if name not in ("run", "block_reads", "
 OF_CERTIFICATES = ("claim", "named_row")
 # table -> a column's name in bundles of schema 1 -> its name now
 RENAMED = {"run": {"gate": "gate_threshold"}, "head_choice": {"gate": "gate_statistic"}}
-# Since schema 3, 3, 4 and 6; the others where the run has them.
-OPTIONAL_TABLES = frozenset({"worst_row", "block_reads", "continuation", "named_row", "answer", "prompt"})
+# Since schema 3, 3, 4, 6 and 7; the others where the run has them.
+OPTIONAL_TABLES = frozenset(
+    {"worst_row", "block_reads", "continuation", "named_row", "loss", "answer", "prompt"}
+)
 SORT_COLUMNS = (
     "layer",
     "head",

@@ -17,7 +17,15 @@ from synthetic.probes import probe_row
 from synthetic.unit import decide_unit
 
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.rows import AnswerRow, ContinuationRow, LayerRow, PromptRow, RunRecord, RunRow
+from routesparse.engine.rows import (
+    AnswerRow,
+    ContinuationRow,
+    LayerRow,
+    LossRow,
+    PromptRow,
+    RunRecord,
+    RunRow,
+)
 
 PROBE_KINDS = (64, 64, 128, 16)  # recent, routing, certificate, boundary rows
 
@@ -95,6 +103,7 @@ def make_record(
         probes=tuple(probes),
         answers=_answers(run_id, prompt) if dense else (),
         continuations=_continuations(run_id, prompt) if dense else (),
+        losses=_losses(run_id, tokens, dense),
         prompt=_prompt(run_id, tokens) if prompt else None,
     )
 
@@ -193,6 +202,10 @@ def _run(run_id, name, domain, layers, heads, segments, tokens, seed, choices, a
         top1_agreement=1.0 if dense else None,
         logit_error=0.02 if dense else None,
         kl_nats=0.0021 if dense else None,
+        loss_nats=0.006,
+        loss_bound=0.013,
+        loss_fit=None,
+        loss_ms=90.0,
     )
 
 
@@ -211,6 +224,14 @@ def _answers(run_id, keep_text):
             run_id, 0, token, text if keep_text else None, dense, routed, place + 1, routed_ranks[place]
         )
         for place, (token, text, dense, routed) in enumerate(tokens)
+    )
+
+
+def _losses(run_id, tokens, dense):
+    places = range(0, tokens - 16, max(16, tokens // 4))
+    return tuple(
+        LossRow(run_id, 0, place, 16, 0.004 + 1e-6 * place, 0.006 + 2e-6 * place if dense else None)
+        for place in places
     )
 
 
