@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -25,8 +25,10 @@ from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.profiles.measure import NamedProfile, prepare_profile
 from routesparse.engine.runtime.attention_router import AttentionRouter
+from routesparse.engine.runtime.replay import Keeping, replayed, row_kl, rows_of
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.transformers import routed_by
+from routesparse.engine.seeds import stable_seed
 
 SEGMENT_TOKENS = 131_072  # of the product on a GPU: one segment a prompt
 CHUNK = 4_096  # positions whose logits exist at a time
@@ -107,8 +109,27 @@ class BesideDense:
 
     @torch.no_grad()
     def lost(self, text: Text, options: Mapping[str, Any]) -> dict[str, float]:
-        """Area and loss of one configuration on one text; of a question over its gold answer's tokens."""
-        return self.beside_dense(text, self.session(text, options))[1]
+        """Area and loss of one configuration on one text; of a question over its gold answer's tokens.
+
+        Of a text that is long enough also what a replay says of it (runtime/replay.py): replayed, in nats a token, and
+        the replay's own mean entropy and surprise, that of the token that came.
+        """
+        run = self.session(text, options)
+        rows = (
+            None if text.answer else rows_of(len(text.ids) - 1, stable_seed("replay", text.name, text.seed))
+        )
+        if rows is None:
+            return self.beside_dense(text, run)[1]
+        keeping, at = Keeping(run.router), torch.from_numpy(rows.flatten()).to(self._device)
+        found, numbers = self.beside_dense(text, replace(run, router=keeping))
+        ids = torch.tensor([text.ids], device=self._device)
+        # Every position but the first is asked: the row before it has its hidden state.
+        exact = self.log_p(replayed(self._model, {"input_ids": ids[:, at]}, keeping.kept, at))
+        return numbers | {
+            "replayed": float(row_kl(exact, self.log_p(found.hidden[at])).mean().clamp_min(0.0)),
+            "entropy": float(-(exact.exp() * exact).sum(-1).mean()),
+            "surprise": float(-exact.gather(-1, ids[0, at + 1, None]).mean()),
+        }
 
     def session(self, text: Text, options: Mapping[str, Any]) -> Run:
         """The product's own session. options: of its RouterConfig.
@@ -196,5 +217,13 @@ class BesideDense:
         return {"kl": kl, "agree": agree, "right": right, "nats": nats, "nats_dense": nats_dense}
 
     def log_p(self, hidden: Tensor) -> Tensor:
-        """Log-probabilities float32 [..., vocabulary] of hidden states."""
-        return (hidden.float() @ self._head).log_softmax(-1)
+        """Log-probabilities float32 [..., vocabulary] of hidden states.
+
+        TF32 holds bfloat16 numbers exactly, so that products of such weights and states lose nothing by it.
+        """
+        before = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = before or hidden.dtype == torch.bfloat16
+        try:
+            return (hidden.float() @ self._head).log_softmax(-1)
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = before

@@ -29,6 +29,7 @@ from routesparse.engine.cli.calibrate import calibrate
 from routesparse.engine.cli.certify import certify
 from routesparse.engine.cli.doctor import doctor
 from routesparse.engine.cli.evaluate import evaluate
+from routesparse.engine.cli.fit import fit
 from routesparse.engine.cli.operations import backup, metrics, prune, restore, store
 from routesparse.engine.cli.profile import profile
 from routesparse.engine.cli.score import score
@@ -61,7 +62,7 @@ def _with_local_paths(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-_RUNS = (analyze, profile, calibrate, tune, ingest, runs, export, report, certify, evaluate, score, bench)
+_RUNS = (analyze, profile, calibrate, tune, fit, ingest, runs, export, report, certify, evaluate, score, bench)
 _HOME = (doctor, worker, metrics, backup, restore, prune, store)
 for command in (*_RUNS, *_HOME):
     app.command()(_with_local_paths(command))

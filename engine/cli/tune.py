@@ -91,23 +91,24 @@ def tune(
     check_name(called)
     path = _target(out, called)
     files = list(rows or [paths.home() / "tuning" / f"{called}.jsonl"])
-    grid = None if prices is None else _numbers(prices)
-    command = _command(context)
+    grid = None if prices is None else numbers(prices)
+    command = command_of(context, "tune", "domain")
     drawn = None
     if prompts:
         if (asked := are_questions(prompts)) and _is_given(context, "tokens"):
             raise InputError("questions are measured whole; leave --tokens out")
         check_kind(asked, wanted)  # before minutes are spent on measuring
         scaling = None if rope is None else RopeScaling.parse(rope)
-        load = _Loading(model, scaling, Processes(processes, ray))
-        drawn, grid = _measure(report, prompts, domain, files[0], load, windows, tokens, grid, seed, command)
+        load = Loading(model, scaling, Processes(processes, ray))
+        drawn, grid = measure(report, prompts, domain, files[0], load, windows, tokens, grid, seed, command)
     elif unread := [f"--{one}" for one in _MEASURING if _is_given(context, one)]:
         raise InputError(
             f"{', '.join(unread)} can't change what was measured; leave it out, or pass --prompts"
         )
     found, headers = read_measured([file for file in files if rows or file.exists()], report.warn)
     if drawn is not None:
-        found = [row for row in found if tuple(row.get(part) for part in WINDOW) in drawn]
+        keys = {one.key for one in drawn}
+        found = [row for row in found if tuple(row.get(part) for part in WINDOW) in keys]
         domains = sorted({row["domain"] for row in found})
     else:
         domains = _domains(found, domain, robust)
@@ -137,13 +138,13 @@ def _is_given(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _command(context: typer.Context) -> str:
+def command_of(context: typer.Context, name: str, argument: str) -> str:
     """The command that makes this again: all that was given, without the folders of one machine."""
-    words = ["routesparse", "tune", str(context.params["domain"])]
-    for name, value in context.params.items():
-        if name in ("domain", "json_output", "processes", "ray") or not _is_given(context, name):
+    words = ["routesparse", name, str(context.params[argument])]
+    for option, value in context.params.items():
+        if option in (argument, "json_output", "processes", "ray") or not _is_given(context, option):
             continue
-        option = f"--{name}"
+        option = f"--{option}"
         if value is True:
             words.append(option)
             continue
@@ -183,7 +184,7 @@ def _target(out: Path | None, name: str) -> Path:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Loading:
+class Loading:
     """Which model, with which positions, in which processes."""
 
     model: str
@@ -191,19 +192,19 @@ class _Loading:
     processes: Processes
 
 
-def _measure(
+def measure(
     report: Reporter,
     prompts: Sequence[Path],
     domain: str,
     file: Path,
-    wanted: _Loading,
+    wanted: Loading,
     windows: int,
     tokens: int,
     prices: Sequence[float] | None,
     seed: int,
     command: str,
-) -> tuple[set[tuple[Any, ...]], list[float]]:
-    """Append what the file lacks; what names the windows that were drawn, and the prices."""
+) -> tuple[list[Drawn], list[float]]:
+    """Append what the file lacks; the windows that were drawn, and the prices."""
     if file.suffix == ".gz":
         raise InputError(f"{file} is compressed and can't be appended to; pass a .jsonl file as first --rows")
     if windows < 2 or tokens < LEAST_TOKENS:
@@ -246,7 +247,7 @@ def _measure(
         outcome = tuning_windows.append(team, opened, drawn, grid, first, file)
     if outcome.failed:
         raise RouteSparseError(f"{failures(outcome, 'windows')}; the same command tries again")
-    return {one.key for one in drawn}, grid
+    return drawn, grid
 
 
 def _check_enough(drawn: Sequence[Drawn], questions: bool) -> None:
@@ -277,7 +278,7 @@ def _questions(
     return drawn
 
 
-def _numbers(text: str) -> list[float]:
+def numbers(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:

@@ -1,20 +1,21 @@
-"""The loss of a prefill, foretold: stretches of its rows run again, with exact attention over the run's own keys.
+"""The loss of a prefill, predicted: stretches of its rows run again, with exact attention over the run's own keys.
 
 A prefill by any attention leaves keys and values in every layer. A few rows then pass through the whole model a second
 time: each reads all keys before it, exactly, those of replayed rows as the replay makes them and the others as the
 prefill left them. With p of a replayed row's next token and q of the prefill's,
 
-    foretold = mean over rows of sum_v p(v) (log p(v) - log q(v))        nats a token
+    replayed = mean over rows of sum_v p(v) (log p(v) - log q(v))        nats a token
 
-With every row replayed this is the KL to dense attention itself. With a few it is less: the keys and values of all
-other rows keep what the prefill made of them. Stretches of neighbours see more than as many rows apart, since a row
-reads its neighbours most. Nothing is asked of how the outputs came about, so it is the same for any attention.
-The cost is that of the rows: of a share s of them about s of a dense prefill.
+With every row replayed this is the KL to dense attention itself. With a few it is less, by a factor that is measured
+(calibration/fitted.py): the keys and values of all other rows keep what the prefill made of them. Stretches of
+neighbours see more than as many rows apart, since a row reads its neighbours most. Nothing is asked of how the outputs
+came about, so it is the same for any attention. Of a share s of rows it costs about s of a dense prefill.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 MOST_LOGITS = 1 << 27  # that exist at a time
+STRETCH, LEAST_ROWS, MOST_ROWS = 16, 256, 768
+CHUNK = 256  # rows whose log-probabilities exist at a time
 
 
 @dataclass(frozen=True)
@@ -44,17 +47,29 @@ class LayerKeys:
 
 
 class Keeping(AttentionRouter):
-    """Serves as another router does, and holds every layer's keys and values of the last prompt."""
+    """Serves as another router does, and holds every layer's keys and values of the last prompt.
 
-    def __init__(self, inner: AttentionRouter) -> None:
-        self._inner = inner
+    rows int64 [R]: where what each head's output lost is measured; None: nowhere.
+    """
+
+    def __init__(self, inner: AttentionRouter, rows: Tensor | None = None) -> None:
+        self._inner, self._rows = inner, rows
         self.kept: dict[int, LayerKeys] = {}
+        self.lost: dict[int, Tensor] = {}  # by layer [H]: mean over rows of ||output - exact output||^2
 
     def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> Tensor:
-        """See ``AttentionRouter.attend``."""
+        """See ``AttentionRouter.attend``; a layer with a window lost nothing."""
+        out = self._inner.attend(inputs, layer=layer, window=window)
         if inputs.q.shape[2] > 1:
             self.kept[layer] = LayerKeys(replace(inputs, q=inputs.q[:, :, :0]), window)
-        return self._inner.attend(inputs, layer=layer, window=window)
+        if self._rows is not None and inputs.q.shape[2] == inputs.k.shape[2] > 1:
+            exact = exact_at(replace(inputs, q=inputs.q[:, :, self._rows]), self._rows, window)
+            self.lost[layer] = (out[:, :, self._rows] - exact)[0].float().square().sum(-1).mean(-1)
+        return out
+
+    def untouched(self, q: Tensor, k: Tensor, v: Tensor, *, layer: int, scale: float | None) -> Tensor | None:
+        """See ``AttentionRouter.untouched``: nothing is lost, and nothing kept."""
+        return self._inner.untouched(q, k, v, layer=layer, scale=scale)
 
     def serve(self, layers: int) -> None:
         """See ``AttentionRouter.serve``."""
@@ -117,6 +132,15 @@ def _written_out(inputs: AttentionInputs, q: Tensor, mask: Tensor) -> Tensor:
     return (logits.softmax(-1)[..., :keys] @ inputs.v.float()).to(q.dtype)
 
 
+def rows_of(tokens: int, seed: int) -> np.ndarray | None:
+    """int64 [count, STRETCH]: the rows that are replayed of a prompt; None where it is too short to be judged so.
+
+    One row in 32, but at least LEAST_ROWS, for what few rows say is chance, and at most MOST_ROWS, for its time.
+    """
+    rows = min(MOST_ROWS, max(LEAST_ROWS, tokens // 32))
+    return None if tokens < 4 * rows else stretches(tokens, rows // STRETCH, STRETCH, seed)
+
+
 def stretches(tokens: int, count: int, length: int, seed: int) -> np.ndarray:
     """int64 [count, length]: rows of neighbours, one stretch at a random place in each of ``count`` equal parts.
 
@@ -142,6 +166,55 @@ def replayed(
         # With a cache transformers does not take positions with gaps for several prompts in a row.
         found = model.base_model(**tokens, position_ids=rows[None], use_cache=True)
     return found.last_hidden_state[0]
+
+
+@dataclass
+class HiddenRows:
+    """Last hidden states [R, hidden] of a forward pass at rows int64 [R]."""
+
+    rows: Tensor
+    hidden: Tensor | None = None
+
+
+@contextmanager
+def hidden_at(model: PreTrainedModel, rows: Tensor) -> Iterator[HiddenRows]:
+    """The rows of the prefill that runs inside the block."""
+    found = HiddenRows(rows)
+
+    def keep(module: Any, arguments: Any, output: Any) -> None:
+        if output.last_hidden_state.shape[1] > int(rows.max()):
+            found.hidden = output.last_hidden_state[0, rows]
+
+    hook = model.base_model.register_forward_hook(keep)
+    try:
+        yield found
+    finally:
+        hook.remove()
+
+
+def log_p(model: PreTrainedModel, hidden: Tensor) -> Tensor:
+    """Log-probabilities float32 [R, V] of last hidden states [R, hidden], as the model's own head makes them.
+
+    Products are summed in float32: bfloat16 logits are off by .04, more than a loss of .001 leaves.
+    """
+    head, config = model.get_output_embeddings(), model.config
+    bias = getattr(head, "bias", None)
+    if hidden.is_cuda and hidden.dtype != torch.float32:
+        logits = torch.mm(hidden, head.weight.T, out_dtype=torch.float32)
+    else:
+        logits = hidden.float() @ head.weight.float().T
+    if bias is not None:
+        logits = logits + bias.float()
+    logits = logits * getattr(config, "logit_scale", 1.0) / getattr(config, "logits_scaling", 1.0)
+    cap = getattr(config, "final_logit_softcapping", None)
+    return (logits if not cap else cap * torch.tanh(logits / cap)).log_softmax(-1)
+
+
+@torch.no_grad()
+def kl_of(model: PreTrainedModel, exact: Tensor, found: Tensor) -> Tensor:
+    """KL [R] in nats between what last hidden states [R, hidden] predict; never below 0 by rounding."""
+    parts = zip(exact.split(CHUNK), found.split(CHUNK), strict=True)
+    return torch.cat([row_kl(log_p(model, p), log_p(model, q)) for p, q in parts]).clamp_min(0.0)
 
 
 def row_kl(exact: Tensor, found: Tensor) -> Tensor:

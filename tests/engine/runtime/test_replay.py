@@ -6,14 +6,23 @@ import torch
 
 from routesparse.engine.errors import PromptError
 from routesparse.engine.runtime import replay
-from routesparse.engine.runtime.attention_router import AttentionRouter
-from routesparse.engine.runtime.replay import Keeping, most_read, question_rows, replayed, row_kl, stretches
+from routesparse.engine.runtime.replay import (
+    Keeping,
+    hidden_at,
+    kl_of,
+    log_p,
+    most_read,
+    question_rows,
+    replayed,
+    rows_of,
+    stretches,
+)
 from routesparse.engine.runtime.transformers import routed_by
 from tests.engine.runtime.test_transformers import (
+    FAMILIES,
     DenseRouter,
     FixedPlanRouter,
     build,
-    logits,
     prompt,
     relative,
 )
@@ -24,16 +33,20 @@ TOKENS = 320
 def prefilled(model, router, ids):
     """Last hidden states, and what a replay needs."""
     keeping = Keeping(router)
-    with torch.no_grad(), routed_by(model, keeping):
-        return model.base_model(ids).last_hidden_state[0], keeping.kept
+    with torch.no_grad(), routed_by(model, keeping), hidden_at(model, torch.arange(ids.shape[1])) as found:
+        model(ids, logits_to_keep=1)
+    return found.hidden, keeping.kept
 
 
-@torch.no_grad()
-def log_p(model, hidden):
-    """What the model's own call makes of hidden states, scales and caps included."""
-    found = model.lm_head(hidden) / getattr(model.config, "logits_scaling", 1.0)
-    cap = getattr(model.config, "final_logit_softcapping", None)
-    return (found if cap is None else cap * torch.tanh(found / cap)).float().log_softmax(-1)
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_log_probabilities_are_the_models_own(family):
+    changes = {"Granite": {"logits_scaling": 3.0}, "Gemma2": {"final_logit_softcapping": 0.5}}
+    model, ids = build(family, **changes.get(family, {})), prompt(24)
+    rows = torch.tensor([3, 20])
+    with torch.no_grad(), hidden_at(model, rows) as found:
+        wanted = model(ids).logits[0, rows].float().log_softmax(-1)
+    with torch.no_grad():
+        torch.testing.assert_close(log_p(model, found.hidden), wanted, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("most", [1 << 27, 5_000], ids=["at once", "in parts"])
@@ -65,24 +78,52 @@ def test_neighbours_see_more_of_the_loss_than_rows_apart():
     hidden, kept = prefilled(model, FixedPlanRouter(), ids)
     rows = torch.arange(256, TOKENS)
 
-    def foretold(chosen):
-        exact = log_p(model, replayed(model, {"input_ids": ids[:, chosen]}, kept, chosen)[-1:])
-        return float(row_kl(exact, log_p(model, hidden[-1:])))
+    def seen(chosen):
+        exact = replayed(model, {"input_ids": ids[:, chosen]}, kept, chosen)
+        return float(kl_of(model, exact[-1:], hidden[-1:]))
 
-    truth = float(row_kl(log_p(model, dense[-1:]), log_p(model, hidden[-1:])))
-    errors = [abs(foretold(chosen) - truth) for chosen in (torch.arange(TOKENS), rows, rows[-1:])]
+    truth = float(kl_of(model, dense[-1:], hidden[-1:]))
+    errors = [abs(seen(chosen) - truth) for chosen in (torch.arange(TOKENS), rows, rows[-1:])]
     assert errors[0] < 1e-5 < errors[1] < errors[2]
 
 
-def test_a_prefill_that_nothing_serves_is_not_kept():
-    class Failing(AttentionRouter):
-        def attend(self, inputs, *, layer, window=None):
-            raise ZeroDivisionError
+@pytest.mark.parametrize("family", ["Llama", "Gemma2", "GptOss"])
+def test_what_each_head_lost_is_its_output_less_exact_attention(family):
+    model, ids, rows = build(family), prompt(TOKENS), torch.tensor([40, 200, 319])
+    seen = {}
 
-    model = build("Llama")
-    with pytest.raises(ZeroDivisionError):
-        prefilled(model, Failing(), prompt(TOKENS))
-    assert logits(model, prompt(8)).shape[1] == 8
+    class Compared(FixedPlanRouter):
+        def attend(self, inputs, *, layer, window=None):
+            out = super().attend(inputs, layer=layer, window=window)
+            exact = DenseRouter().attend(inputs, layer=layer, window=window)
+            seen[layer] = (out - exact)[0, :, rows].square().sum(-1).mean(-1)
+            return out
+
+    keeping = Keeping(Compared(), rows)
+    with torch.no_grad(), routed_by(model, keeping):
+        model(ids)
+    assert sorted(seen) == sorted(keeping.lost) and max(float(one.max()) for one in seen.values()) > 1e-6
+    for layer, wanted in seen.items():
+        torch.testing.assert_close(keeping.lost[layer], wanted, atol=1e-9, rtol=1e-3)
+
+
+def test_a_question_decoded_after_the_prefill_does_not_replace_what_was_kept():
+    model, ids = build("Llama"), prompt(64)
+    keeping = Keeping(DenseRouter())
+    with torch.no_grad(), routed_by(model, keeping), hidden_at(model, torch.tensor([63])) as found:
+        out = model(ids, use_cache=True)
+        hidden = found.hidden
+        model(ids[:, :1], past_key_values=out.past_key_values)
+    assert keeping.kept[0].inputs.k.shape[2] == 64 and found.hidden is hidden
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rows"), [(1_023, None), (1_024, 256), (8_192, 256), (16_384, 512), (1 << 17, 768)]
+)
+def test_how_many_rows_are_replayed(tokens, rows):
+    found = rows_of(tokens, 3)
+    assert (found is None) == (rows is None)
+    assert found is None or (found.size, found.shape[1]) == (rows, 16)
 
 
 @pytest.mark.parametrize("tokens", [256, 1_000, 16_384])

@@ -1,18 +1,16 @@
-"""What is foretold of a method's loss, beside the KL that it cost.
+"""What is predicted of a method's loss, beside the KL that it cost.
 
 ``--foretold STRETCHES``: the rows of so many stretches of REPLAYED rows are replayed (runtime/replay.py). A row of the
 study then also has
 
     replay_kl, true_kl   [STRETCHES, REPLAYED / OCTET]: what the replay says and the truth, means over OCTET rows
-    fisher               1/2 sum over layers and heads of (tr F / D) E |d|^2 in nats a token, at the same rows, with d
-                         what ran less exact attention (method/output_errors.py) and F of development prose
-    d2                   [L, H]: E |d|^2 there
+    entropy, surprise    of the replay: nats of its next token's distribution, and of the token that came; means
 
 and of a question, whose gold answer's nats are the truth,
 
     question_kl          at the last ASKING rows, the last of them last, replayed with the READ blocks of keys that they
                          read most in all layers
-    stretch_kl           the mean over stretches, as of a text
+    replay_kl            as of a text
 
 Its times hold the measuring and mean nothing.
 """
@@ -27,8 +25,6 @@ from torch import Tensor
 
 from routesparse.engine.calibrate.beside_dense import Text
 from routesparse.engine.device.inputs import AttentionInputs
-from routesparse.engine.errors import InputError
-from routesparse.engine.method.output_errors import output_errors
 from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.replay import (
     Keeping,
@@ -45,23 +41,17 @@ DIGITS = 5
 
 
 class Watching(Keeping):
-    """Also keeps what outputs lost at rows int64 [R] of a text, or which keys a question's last rows read.
+    """Also keeps which keys a question's last rows read. rows int64 [R]: to be replayed."""
 
-    weights [L, H]: tr F / D; None for a question.
-    """
-
-    def __init__(self, inner: AttentionRouter, rows: Tensor, weights: np.ndarray | None) -> None:
+    def __init__(self, inner: AttentionRouter, rows: Tensor, question: bool) -> None:
         super().__init__(inner)
-        self.rows, self.weights = rows, weights
+        self.rows, self._question = rows, question
         self.read: Tensor | float = 0.0  # [n]
-        self.d2: dict[int, Tensor] = {}
 
     def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> Tensor:
         """See ``AttentionRouter.attend``; layers with a window are not measured."""
         out = super().attend(inputs, layer=layer, window=window)
-        if window is None and self.weights is not None:
-            self.d2[layer] = output_errors(inputs, out, self.rows)[0].square().sum(-1).mean(1)
-        elif window is None:
+        if window is None and self._question:
             self.read = self.read + _read(inputs)
         return out
 
@@ -85,19 +75,15 @@ def of_text(
 ) -> dict[str, Any]:
     """hidden, dense [n, hidden]: last hidden states of the method and of dense attention."""
     rows = seen.rows
-    again = replayed(model, _tokens(text, rows), seen.kept, rows)
-    exact, found, truth = log_p(again), log_p(hidden[rows]), log_p(dense[rows])
-    numbers: dict[str, Any] = {
+    exact = log_p(replayed(model, _tokens(text, rows), seen.kept, rows))
+    found, truth = log_p(hidden[rows]), log_p(dense[rows])
+    came = torch.tensor(text.ids, device=rows.device)[rows + 1]
+    return {
         "replay_kl": _octets(row_kl(exact, found)),
         "true_kl": _octets(row_kl(truth, found)),
+        "entropy": float(-(exact.exp() * exact).sum(-1).mean()),
+        "surprise": float(-exact.gather(-1, came[:, None]).mean()),
     }
-    if seen.weights is not None:
-        if not seen.d2:
-            raise InputError("no layer reads the whole prompt; leave out --foretold")
-        d2 = torch.stack([seen.d2[layer] for layer in sorted(seen.d2)]).double().cpu()
-        numbers["fisher"] = float(0.5 * (torch.as_tensor(seen.weights) * d2).sum())
-        numbers["d2"] = rounded(d2, 3)
-    return numbers
 
 
 def of_question(model: Any, log_p: Any, text: Text, hidden: Tensor, seen: Watching) -> dict[str, Any]:
@@ -112,7 +98,7 @@ def of_question(model: Any, log_p: Any, text: Text, hidden: Tensor, seen: Watchi
     again = replayed(model, _tokens(text, seen.rows), seen.kept, seen.rows)
     return {
         "question_kl": rounded(asked),
-        "stretch_kl": _octets(row_kl(log_p(again), log_p(hidden[seen.rows]))),
+        "replay_kl": _octets(row_kl(log_p(again), log_p(hidden[seen.rows]))),
     }
 
 
@@ -124,7 +110,7 @@ def _octets(values: Tensor) -> Any:
     return rounded(values.view(-1, REPLAYED // OCTET, OCTET).mean(-1))
 
 
-def rounded(values: Tensor, digits: int = DIGITS) -> Any:
-    """Nested lists of numbers."""
-    flat = [float(f"{one:.{digits}g}") for one in values.flatten().tolist()]
+def rounded(values: Tensor) -> Any:
+    """Nested lists of numbers with DIGITS digits."""
+    flat = [float(f"{one:.{DIGITS}g}") for one in values.flatten().tolist()]
     return np.array(flat).reshape(tuple(values.shape)).tolist()

@@ -9,12 +9,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from routesparse.engine.calibrate.beside_dense import CHUNK, BesideDense, Probe, Run, Text
-from routesparse.engine.calibrate.fisher import head_fisher
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.device.broken import broken_device
 from routesparse.engine.device.timing import Laps
@@ -30,7 +28,6 @@ from routesparse.engine.lab.studies.selection.prompts import DEVELOPMENT_SEED, I
 from routesparse.engine.lab.studies.selection.together import Asked, Prefilled, answers_together, decoded
 from routesparse.engine.models.load import LoadedModel
 
-FISHER_TOKENS, FISHER_WINDOWS = 4_096, 4
 SEARCH_ROWS = 256  # of a calibration prompt
 SEARCH_TOKENS, SEARCH_WINDOWS = 32_768, 2  # of MInference's offline search
 HELD_SHARE, HELD_BYTES = 0.025, 1 << 30  # of a GPU's memory, or on a CPU: caches that are decoded together
@@ -60,7 +57,6 @@ class Bench(BesideDense):
         super().__init__(loaded, captured=captured)
         self._tokenizer, self._extras, self._stretches = loaded.tokenizer, extras, stretches
         self._hidden: Tensor | None = None  # of the last prefill, where something is foretold of it
-        self.fisher: np.ndarray | None = None
 
     def run(self, prompt: Prompt, method: Method) -> Run:
         """The router that serves a prompt by a method, and what it reads."""
@@ -106,11 +102,8 @@ class Bench(BesideDense):
         return numbers | {"score": score_all(self._decoded(ids), prompt.gold)}
 
     def _foretold(self, prompt: Prompt, run: Run) -> dict[str, Any]:
-        assert self.fisher is not None
         rows = torch.from_numpy(foretold.text_rows(len(prompt.ids), self._stretches, prompt.seed).flatten())
-        watching = foretold.Watching(
-            run.router, rows.to(self._device), self.fisher if prompt.is_text else None
-        )
+        watching = foretold.Watching(run.router, rows.to(self._device), question=not prompt.is_text)
         _, numbers = self.beside_dense(prompt, Run(watching, run.read))
         assert self._hidden is not None
         seen, hidden, self._hidden = watching, self._hidden, None
@@ -195,16 +188,6 @@ class Bench(BesideDense):
     def usable(self, wanted: Sequence[str], lengths: Sequence[int], data: Path) -> list[Method]:
         """The methods that can be made, MInference with what its offline search finds."""
         return usable(wanted, self._searched_for(wanted, lengths, data))
-
-    def weigh(self, data: Path, length: int) -> None:
-        """Find ``fisher`` on FISHER_WINDOWS windows of development prose. Errors: InputError without such texts."""
-        maker = Prompts(data, self._tokenizer, DEVELOPMENT_SEED)
-        length = min(length, FISHER_TOKENS)
-        texts = [
-            maker.make(Item("text:prose", length, index, DEVELOPMENT_SEED)).ids
-            for index in range(FISHER_WINDOWS)
-        ]
-        self.fisher = head_fisher(self._model, texts, DEVELOPMENT_SEED)
 
     def _searched_for(
         self, wanted: Sequence[str], lengths: Sequence[int], data: Path

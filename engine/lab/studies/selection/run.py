@@ -17,8 +17,6 @@ import time
 from collections.abc import Container, Sequence
 from typing import Any
 
-import torch
-
 from routesparse.engine.calibrate import one_profile
 from routesparse.engine.calibrate.origin import origin
 from routesparse.engine.calibrate.row_files import Appender
@@ -26,7 +24,7 @@ from routesparse.engine.crew.crews import Processes
 from routesparse.engine.crew.share import failures
 from routesparse.engine.crew.work import Piece, Work
 from routesparse.engine.lab import study
-from routesparse.engine.lab.studies.selection import foretold, methods, prompts, rows
+from routesparse.engine.lab.studies.selection import methods, prompts, rows
 from routesparse.engine.lab.studies.selection.measure import Bench, probes_of, why_failed
 from routesparse.engine.models.load import load_in_turn
 
@@ -88,9 +86,6 @@ def _opened(arguments: argparse.Namespace, command: str, place: int) -> Measurin
     loaded = load_in_turn(arguments.model, place)
     bench = Bench(loaded, extras=not arguments.no_extras, stretches=arguments.foretold)
     header = origin(loaded, command, arguments.seed)
-    if arguments.foretold:
-        bench.weigh(arguments.data, min(arguments.lengths))
-        header["fisher"] = foretold.rounded(torch.from_numpy(bench.fisher))
     maker = prompts.Prompts(arguments.data, loaded.tokenizer, arguments.seed)
     return Measuring(bench, arguments, maker, header)
 

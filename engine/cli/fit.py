@@ -1,0 +1,108 @@
+"""``routesparse fit``: what a model loses at each price on your kinds of text, and what a replay says of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from routesparse.engine.calibration import fitted
+from routesparse.engine.calibration.folders import check_name
+from routesparse.engine.cli.checks import json_target
+from routesparse.engine.cli.options import JsonFlag, ProcessCount, RayAddress, RopeJson
+from routesparse.engine.cli.output import Reporter, out_console, print_json
+from routesparse.engine.cli.tune import Loading, command_of, measure, numbers
+from routesparse.engine.crew.crews import Processes
+from routesparse.engine.errors import InputError
+from routesparse.engine.models.rope import RopeScaling
+
+if TYPE_CHECKING:
+    from routesparse.engine.calibration.fitted import Fitted
+
+LEAST_TOKENS = 1_024
+
+
+def fit(
+    context: typer.Context,
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="demo, a GGUF file or a folder, its name on the page Models, or a hub id (org/name)."
+        ),
+    ],
+    prompts: Annotated[
+        list[Path],
+        typer.Option(help="Folder of text files, a kind of text each, repeatable; its name is the kind's."),
+    ],
+    windows: Annotated[
+        int, typer.Option(help="Windows of each kind; a bound at .95 wants 19 documents.")
+    ] = 24,
+    tokens: Annotated[int, typer.Option(help="Of a window; half where a document is shorter.")] = 16_384,
+    prices: Annotated[str, typer.Option(help="Prices to measure.")] = "0.12,0.18,0.25,0.35,0.5,0.7,1",
+    name: Annotated[str | None, typer.Option(help="Of the result; default: the model's.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File; default: <home>/fits/NAME.json.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the windows.")] = 0,
+    processes: ProcessCount = None,
+    ray: RayAddress = None,
+    rope: RopeJson = None,
+    json_output: JsonFlag = False,
+) -> None:
+    """Measure a model's loss by price and kind of text: a latency profile, predicted losses with bounds, targets.
+
+    Goes on where it was cut off. On a GPU minutes; on a CPU a window of 16,384 tokens takes about as long as eight
+    prefills of it for each price.
+    """
+    report = Reporter()
+    if tokens < LEAST_TOKENS:
+        raise InputError(f"tokens {tokens}: shorter windows are not replayed; use at least {LEAST_TOKENS:,}")
+    kinds = [path.name for path in prompts]
+    for path, kind in zip(prompts, kinds, strict=True):
+        if not path.is_dir() or kinds.count(kind) > 1 or kind == fitted.MIXED:
+            raise InputError(
+                f"{path} is no folder of one kind of text with a name of its own; pass one folder for each kind"
+            )
+    from routesparse.engine.calibrate import fitting
+    from routesparse.engine.calibrate.tuning_rows import WINDOW, read_measured
+    from routesparse.engine.models.load import load_model
+
+    called = name or "".join(c if c.isalnum() or c in "-_" else "-" for c in Path(model).name)
+    check_name(called)
+    path = json_target(out or fitted.own_folder() / f"{called}.json")
+    file = path.with_suffix(".jsonl")
+    scaling = None if rope is None else RopeScaling.parse(rope)
+    load = Loading(model, scaling, Processes(processes, ray))
+    command = command_of(context, "fit", "model")
+    drawn, _ = measure(
+        report, prompts, fitted.MIXED, file, load, windows, tokens, numbers(prices), seed, command
+    )
+    rows, headers = read_measured([file], report.warn)
+    keys = {one.key for one in drawn}
+    report.line("weighing the heads")
+    spread = drawn[:: max(1, len(drawn) // fitting.FISHER_TEXTS)]
+    texts = [one.window.token_ids for one in spread]
+    weights = fitting.fisher_of(load_model(model, rope=scaling), texts, seed)
+    mine = [row for row in rows if tuple(row.get(part) for part in WINDOW) in keys]
+    made = fitting.fitted_from(mine, headers, weights, name=path.stem, command=command)
+    made.save(path)
+    if json_output:
+        print_json({**dataclasses.asdict(made), "path": str(path)})
+    else:
+        _print(made, path)
+
+
+def _print(made: Fitted, path: Path) -> None:
+    table = Table("kind", "documents", *(f"KL at {price:g}" for price in made.prices), "factor", "bound")
+    for kind in [*made.domains, fitted.MIXED]:
+        of = made.of(kind)
+        losses = [sum(one.kl[place] for one in of) / len(of) for place in range(len(made.prices))]
+        bound = made.predicted(1.0, kind, 0.95).bound
+        told = "too few" if bound is None else f"{bound:.2f}"
+        documents = len({(one.domain, one.document) for one in of})
+        table.add_row(
+            kind, str(documents), *(f"{one:.4f}" for one in losses), f"{made.factor(kind):.2f}", told
+        )
+    out_console().print(table)
+    out_console().print(f"factor and bound at .95: of a replay's nats\n{path}", soft_wrap=True)
