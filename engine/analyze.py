@@ -17,7 +17,9 @@ from routesparse.engine.audit.answer import (
     continuation_row,
     continued,
 )
+from routesparse.engine.audit.loss import Replay, with_loss
 from routesparse.engine.audit.rows import AUDIT_ROWS, RowAuditor
+from routesparse.engine.calibration import fitted
 from routesparse.engine.calibration.artifact import Calibration, load_calibration
 from routesparse.engine.config import AuditDepth, RouterConfig, default_config
 from routesparse.engine.decide.ahead import (
@@ -77,6 +79,7 @@ def analyze_prompt(
     probe_bytes: int | None = None,
     progress: Progress = no_progress,
     tuned_price: str | None = None,
+    loss_target: float | None = None,
 ) -> RunRecord:
     """Prefill the prompt with routing and return everything it left behind.
 
@@ -88,7 +91,8 @@ def analyze_prompt(
     the stages "profile" (where one is measured), "compile" (on a GPU that is new to such prompts), "route", "dense" and
     "write". graphs: of earlier prompts of this model (runtime/session.py). probe_bytes: of the heatmaps, where they
     should be smaller.
-    tuned_price: for the record, the name of the quality target that set the configuration's price.
+    tuned_price: for the record, the name of the quality target that set the configuration's price. loss_target: for the
+    record, the loss that was asked for, nats a token. The loss is predicted in any case (audit/loss.py).
     Errors: CalibrationError, ProfileError, ConfigError, NumericsError; nothing is written by this function.
     """
     calibrated = load_calibration(calibration) if isinstance(calibration, str) else calibration
@@ -102,6 +106,7 @@ def analyze_prompt(
         if mismatch is not None and not force:
             calibrated.check(loaded.revision, config, loaded.dtype, profile)
     auditor = None if audit == "none" else RowAuditor(None if audit == "full" else AUDIT_ROWS)
+    fit = fitted.of_model(loaded.revision)
     session = RoutingSession(
         config,
         calibrated,
@@ -116,18 +121,29 @@ def analyze_prompt(
     rows = sample_rows(prompt.tokens, config.seed) if audit == "full" else None
     wanted = measure_dense or audit == "full"
     steps = steps_after(loaded, prompt.tokens) if wanted or check_answer else 0
-    with routed_by(loaded.model, session), _kept(loaded, rows) as routed_rows:
+    replay = Replay(loaded, session, prompt.tokens, f"{config.seed} {prompt.sha256}")
+    with (
+        routed_by(loaded.model, replay.router),
+        _kept(loaded, rows) as routed_rows,
+        replay.hidden() as routed_hidden,
+    ):
         if loaded.on_gpu:
             session.prepare(_blank_inputs(prompt.tokens, loaded, loaded.dtype), torch.device(loaded.device))
         with _counted(loaded, progress, "route"):
             routed = prefill(loaded.model, ids, steps > 0)
     trace = session.trace
+    seen = replay.of(ids, routed_hidden) if trace.prompts[-1].passes else None
     dense = None
     if wanted or (check_answer and _affordable(trace.prompts[-1], routed.total_ms)):
         # One cache at a time.
         routed, by_routed = _continued(loaded, routed, steps)
-        with _counted(loaded, progress, "dense"), _kept(loaded, rows) as dense_rows:
+        with (
+            _counted(loaded, progress, "dense"),
+            _kept(loaded, rows) as dense_rows,
+            replay.hidden() as dense_hidden,
+        ):
             dense = prefill(loaded.model, ids, steps > 0)
+        seen = replay.beside(seen, routed_hidden, dense_hidden)
         dense, by_dense = _continued(loaded, dense, steps)
     compared: dict[str, Any] = {} if dense is None else answer_figures(routed.logits, dense.logits)
     info = RunInfo(
@@ -148,7 +164,7 @@ def analyze_prompt(
         probe_bytes=probe_bytes,
         **compared,
     )
-    record = trace.record(info)
+    record = with_loss(trace.record(info), seen, fit, loss_target)
     if dense is not None:
         text_of = loaded.text_of if keep_text else None
         answers = answer_rows(routed.logits, dense.logits, record.run.run_id, text_of)

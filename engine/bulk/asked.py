@@ -9,9 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from routesparse.engine.calibrate.choose import price_of
+from routesparse.engine.calibration import fitted
 from routesparse.engine.calibration.artifact import Calibration, load_calibration
+from routesparse.engine.calibration.fitted import Fitted
 from routesparse.engine.calibration.tuned import TunedPrice
 from routesparse.engine.config import AuditDepth, RouterConfig, default_segment
+from routesparse.engine.errors import CalibrationError
 from routesparse.engine.models.files import resolve, revision_of
 from routesparse.engine.models.rope import RopeScaling
 from routesparse.engine.progress import Progress, no_progress
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
 
 # As analyze_prompt has them.
 _WISHES = ("audit", "measure_dense", "check_answer", "keep_text", "domain", "force")
+DEFAULT_LOSS = 0.01  # nats a token, in the mean over texts of a kind
 AnalyzePrompt = Callable[..., RunRecord]  # engine/analyze.py's analyze_prompt
 
 
@@ -34,6 +39,8 @@ class Asked:
     model: str
     config: RouterConfig
     own_segment: bool = False  # False: segments of the length that suits the device
+    own_price: bool = True  # False: nobody named a price, so that a fitted model's is that of the target
+    loss: float | None = None  # nats a token that were asked for; None: DEFAULT_LOSS of a fitted model
     calibration: str | None = None
     tuned_price: TunedPrice | None = None
     profile: str = "auto"
@@ -56,7 +63,10 @@ class Asked:
     def digest(self) -> str:
         """Hex digits, the same for the same model, calibration and settings. Errors: ModelError, CalibrationError."""
         values = {
-            **{name: getattr(self, name) for name in (*_WISHES, "own_segment", "profile")},
+            **{
+                name: getattr(self, name)
+                for name in (*_WISHES, "own_segment", "profile", "own_price", "loss")
+            },
             "model": revision_of(resolve(self.model)[0]),
             "rope": None if self.rope is None else self.rope.text,
             "config": self.config.to_dict(),
@@ -82,12 +92,49 @@ class Analyst:
             if not asked.force:
                 self._calibration.check(loaded.revision, self.config, loaded.dtype)
         self._target: str | None = None
+        self.loss: float | None = None  # the target that holds
+        self.told: str | None = None  # what is to be said of it
+        if asked.loss is not None or self._by_default():
+            self._aim()
         if asked.tuned_price is not None:
             if not asked.force:
                 asked.tuned_price.check(loaded.revision, self.config)
             # Used by force where it does not fit, the price is a number like any other.
             fits = asked.tuned_price.mismatch(loaded.revision, self.config) is None
             self._target = asked.tuned_price.name if fits else None
+
+    def _by_default(self) -> bool:
+        asked = self._asked
+        chosen = asked.own_price or asked.tuned_price is not None or asked.calibration is not None
+        return not chosen and asked.config.policy == "priced" and self._fit() is not None
+
+    def _fit(self) -> Fitted | None:
+        return fitted.of_model(self._loaded.revision)
+
+    def _aim(self) -> None:
+        """Take the price that the model's fit has for the target. Errors: CalibrationError where there is no fit."""
+        asked, fit = self._asked, self._fit()
+        self.loss = DEFAULT_LOSS if asked.loss is None else asked.loss
+        if fit is None:
+            raise CalibrationError(
+                f"{self._loaded.name} is not fitted, so no price is known for a loss of {self.loss:g}; run "
+                f"`routesparse fit {self._loaded.name}`, or pass --price"
+            )
+        kind = fit.kind_of(asked.domain)
+        try:
+            found = price_of(fit, kind, self.loss)
+        except CalibrationError:
+            least = min(fit.prices)
+            self.config = dataclasses.replace(self.config, price=least)
+            self.told = (
+                f"no price that was measured keeps a loss of {self.loss:g} on {kind} texts with confidence 0.95; the "
+                f"least, {least:g}, is used"
+            )
+            return
+        self.config = found.applied(self.config, own_segment=asked.own_segment)
+        if found.mismatch(self._loaded.revision, self.config) is None:
+            self._target = found.name
+        self.told = f"{found.name}: {found.says}"
 
     def __call__(
         self,
@@ -107,6 +154,7 @@ class Analyst:
             calibration=self._calibration,
             profile=profile or asked.profile,
             tuned_price=self._target,
+            loss_target=self.loss,
             run_id=run_id,
             graphs=graphs,
             progress=progress,

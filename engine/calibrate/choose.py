@@ -41,6 +41,7 @@ from typing import Any
 
 import numpy as np
 
+from routesparse.engine.calibration.fitted import MIXED, Fitted
 from routesparse.engine.calibration.tuned import MEASURES, Measure, Part, PriceResult, TunedPrice, Unit
 from routesparse.engine.errors import CalibrationError, ConfigError, shortened
 from routesparse.engine.method.layer_certificate import layer_lower_mass
@@ -268,4 +269,23 @@ def choose(
         measured=tuple(dict.fromkeys(measured)),
         command=command,
         commit=header["git_commit"],
+    )
+
+
+def price_of(fit: Fitted, kind: str, loss: float, confidence: float = 0.95) -> TunedPrice:
+    """The price by which a fit keeps a mean KL of so many nats a token on one of its kinds of text, or on all.
+
+    Errors: CalibrationError where no price that was measured does.
+    """
+    return choose(
+        list(fit.rows()),
+        fit.header(),
+        Target("kl", loss),
+        confidence,
+        name=f"{kind}-kl-{loss:g}",
+        domain=kind,
+        domains=fit.domains if kind == MIXED else [kind],
+        robust=False,
+        measured=fit.measured,
+        command=fit.command,
     )

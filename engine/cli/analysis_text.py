@@ -100,6 +100,28 @@ def layers_text(record: RunRecord) -> str:
     )
 
 
+def loss_text(record: RunRecord) -> str:
+    """The predicted loss, of what it is, and the truth where a dense prefill ran."""
+    run, rows = record.run, record.losses
+    count = sum(row.tokens for row in rows)
+    bound = "" if run.loss_bound is None else f", at most {run.loss_bound:.4f} ({run.confidence:.0%})"
+    by = (
+        "a stated factor: this model is not fitted"
+        if run.loss_fit is None
+        else f"its fit on {run.loss_fit} texts"
+    )
+    dense = [row for row in rows if row.dense is not None]
+    truth = (
+        ""
+        if not dense
+        else f"; {sum((row.dense or 0.0) * row.tokens for row in dense) / count:.4f} there by dense"
+    )
+    return (
+        f"predicted loss {run.loss_nats:.4f} nats a token{bound}, by {by}; {count} rows replayed in "
+        f"{run.loss_ms:,.0f} ms{truth}"
+    )
+
+
 def print_summary(record: RunRecord, bundle: Path) -> None:
     """The run in a few lines on the console: times, density, certificates, audit, and where its bundle lies."""
     run, console = record.run, out_console()
@@ -131,6 +153,8 @@ def print_summary(record: RunRecord, bundle: Path) -> None:
         ]
         if run.tau_layer is not None:
             lines.insert(1, layers_text(record))
+        if run.loss_nats is not None:
+            lines.insert(0, loss_text(record))
         if run.coverage is not None:
             lines.append(
                 f"audit: coverage {run.coverage:.3f} (nominal {run.confidence:g}, in-prompt certificate), "

@@ -33,8 +33,10 @@ from routesparse.engine.config import (
     BoundName,
     LatencyBudget,
     Policy,
+    Price,
     ProbeMode,
     RouterConfig,
+    argument,
     certified_mass,
     default_segment,
 )
@@ -67,8 +69,17 @@ def analyze(
         str | None, typer.Option(help="T_l per layer: a share of dense (0.25) or a time (800us).")
     ] = None,
     tau: CertifiedMass = None,
+    loss: Annotated[
+        float | None,
+        typer.Option(
+            help="Mean loss to aim at, nats a token, by the model's fit for --domain; default 0.01 where it has one."
+        ),
+    ] = None,
     price: Annotated[
-        float | None, typer.Option(help="Policy priced: what a block must be worth; higher reads less.")
+        float | None,
+        typer.Option(
+            help="Policy priced: what a block must be worth, in place of --loss; higher reads less."
+        ),
     ] = None,
     segment: Segment = None,
     probe: Annotated[
@@ -144,6 +155,8 @@ def analyze(
             model,
             config,
             own_segment=segment is not None,
+            own_price=price is not None,
+            loss=loss,
             calibration=calibration,
             profile=profile,
             audit=audit,
@@ -168,6 +181,10 @@ def _checked(asked: Asked, price: float | None) -> Asked:
     if tuned_price is not None:
         config = tuned_price.applied(asked.config, price)
         asked = dataclasses.replace(asked, config=config, calibration=None, tuned_price=tuned_price)
+    if asked.loss is not None:
+        argument(Price, asked.loss, "loss")
+        if price is not None or tuned_price is not None or asked.config.policy != "priced":
+            raise InputError("--loss sets the price; leave --price, a tuned price and another --policy out")
     predicts = False
     if asked.calibration is not None:
         from routesparse.engine.calibration.artifact import load_calibration
@@ -200,8 +217,11 @@ def _prompt(report: Reporter, text: PromptText, asked: Asked, target: Path, json
     from routesparse.engine.analyze import analyze_prompt
     from routesparse.engine.store.bundle import write_bundle
 
+    analyst = Analyst(asked, loaded, analyze_prompt)
+    if analyst.told is not None:
+        report.line(analyst.told)
     with report.bars():
-        record = Analyst(asked, loaded, analyze_prompt)(prompt, progress=report)
+        record = analyst(prompt, progress=report)
     bundle = write_bundle(record, target)
     for told in warnings(record, asked.config.fallback_limit):
         report.warn(told)

@@ -62,7 +62,21 @@ def _with_local_paths(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-_RUNS = (analyze, profile, calibrate, tune, fit, ingest, runs, export, report, certify, evaluate, score, bench)
+_RUNS = (
+    analyze,
+    profile,
+    calibrate,
+    tune,
+    fit,
+    ingest,
+    runs,
+    export,
+    report,
+    certify,
+    evaluate,
+    score,
+    bench,
+)
 _HOME = (doctor, worker, metrics, backup, restore, prune, store)
 for command in (*_RUNS, *_HOME):
     app.command()(_with_local_paths(command))

@@ -128,6 +128,10 @@ def analysis_object(record: RunRecord, bundle: Path) -> dict[str, Any]:
             "deviating_units": deviating if compared else None,
             "top1_agreement": run.top1_agreement,
         },
+        "loss": {
+            **_named(run, ("loss_nats", "loss_bound", "loss_fit", "loss_alarm", "loss_target", "loss_ms")),
+            "stretches": [_without_run(row) for row in record.losses],
+        },
         "verdict": {
             **_named(judged, ("level", "sentence")),
             "findings": [vars(finding) for finding in judged.findings],

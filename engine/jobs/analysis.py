@@ -111,6 +111,8 @@ class WarmAnalysis:
             request.model,
             config,
             own_segment=request.segment is not None,
+            own_price=request.price is not None,
+            loss=request.loss,
             calibration=calibration,
             tuned_price=price,
             profile=request.profile,

@@ -15,10 +15,12 @@ from routesparse.engine.config import (
     AuditDepth,
     LatencyBudget,
     Policy,
+    Price,
     ProbeMode,
     RouterConfig,
     Seed,
     Tokens,
+    argument,
     certified_mass,
     check_settings,
     default_segment,
@@ -97,6 +99,7 @@ class RunRequest(Request):
     budget: Text | None = None  # T_l: "0.25" of dense or "800us" a layer
     tau: Real | None = None  # of a layer under the policy "priced", else of each head; None: the default
     price: Real | None = None  # of a block under the policy "priced"; None: the default
+    loss: Real | None = None  # target, nats a token, by the model's fit; None: the default of a fitted model
     quality: Text | None = None  # the tuned price that sets the price, by its name
     segment: Tokens | None = None  # tokens; None: what suits the worker's device
     probe: ProbeMode = "exact"
@@ -120,6 +123,10 @@ class RunRequest(Request):
             value = getattr(self, name)
             if value is not None and (not _NAME.fullmatch(value) or len(value) > MAX_LABEL):
                 raise ConfigError(f"{name} {value[:MAX_LABEL]!r} is no name; pass a bundled one, not a path")
+        if self.loss is not None:
+            argument(Price, self.loss, "loss")
+            if self.policy != "priced" or (self.price, self.quality) != (None, None):
+                raise ConfigError("a loss sets the price: leave price, quality target and another policy out")
         check_domain(self.domain)
         self.config().check_runnable()
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 MOST_LOGITS = 1 << 27  # that exist at a time
+PARTS, ALIGNED = 8, 64  # of the rows; keys of a part come in multiples, which kernels want of masks
 STRETCH, LEAST_ROWS, MOST_ROWS = 16, 256, 768
 CHUNK = 256  # rows whose log-probabilities exist at a time
 
@@ -54,6 +55,7 @@ class Keeping(AttentionRouter):
 
     def __init__(self, inner: AttentionRouter, rows: Tensor | None = None) -> None:
         self._inner, self._rows = inner, rows
+        self._masks: dict[int | None, Masks] = {}
         self.kept: dict[int, LayerKeys] = {}
         self.lost: dict[int, Tensor] = {}  # by layer [H]: mean over rows of ||output - exact output||^2
 
@@ -63,7 +65,10 @@ class Keeping(AttentionRouter):
         if inputs.q.shape[2] > 1:
             self.kept[layer] = LayerKeys(replace(inputs, q=inputs.q[:, :, :0]), window)
         if self._rows is not None and inputs.q.shape[2] == inputs.k.shape[2] > 1:
-            exact = exact_at(replace(inputs, q=inputs.q[:, :, self._rows]), self._rows, window)
+            asked = replace(inputs, q=inputs.q[:, :, self._rows])
+            if window not in self._masks:
+                self._masks[window] = masks_of(asked, self._rows, window)
+            exact = exact_at(asked, self._masks[window])
             self.lost[layer] = (out[:, :, self._rows] - exact)[0].float().square().sum(-1).mean(-1)
         return out
 
@@ -89,6 +94,7 @@ class _Replaying(AttentionRouter):
 
     def __init__(self, kept: dict[int, LayerKeys], rows: Tensor) -> None:
         self._kept, self._rows = kept, rows
+        self._masks: dict[int | None, Masks] = {}  # by window: the same in all layers
 
     def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> Tensor:
         kept = self._kept[layer]
@@ -96,34 +102,54 @@ class _Replaying(AttentionRouter):
             old.index_copy(2, self._rows, new)
             for old, new in ((kept.inputs.k, inputs.k), (kept.inputs.v, inputs.v))
         )
-        return exact_at(replace(inputs, k=k, v=v), self._rows, kept.window)
+        whole = replace(inputs, k=k, v=v)
+        if kept.window not in self._masks:
+            self._masks[kept.window] = masks_of(whole, self._rows, kept.window)
+        return exact_at(whole, self._masks[kept.window])
 
 
-def exact_at(inputs: AttentionInputs, position: Tensor, window: int | None = None) -> Tensor:
-    """Exact causal attention [1, H, R, D] of queries [1, H, R, D] that stand at key positions int64 [R]."""
+# Of neighbours among the rows: their places, the number of keys that any of them reads, and what each head adds to
+# logits [G * rows, keys]: 0 or -inf.
+Masks = list[tuple[slice, int, Tensor]]
+
+
+def masks_of(inputs: AttentionInputs, position: Tensor, window: int | None = None) -> Masks:
+    """For ``exact_at``. position int64 [R], ascending: where queries of the layer's kind stand among its keys."""
+    heads, keys, count = inputs.q.shape[1], inputs.k.shape[2], len(position)
+    # Rows of one part read as many keys as its last one: short parts waste less.
+    size = max(1, min(-(-count // PARTS), MOST_LOGITS // (heads * keys)))
+    found: Masks = []
+    for first in range(0, count, size):
+        part = slice(first, min(first + size, count))
+        at = position[part].view(-1, 1)
+        limit = min(keys, (int(at[-1]) // ALIGNED + 1) * ALIGNED)
+        key = torch.arange(limit, device=position.device)
+        hidden = key > at if window is None else (key > at) | (key <= at - window)
+        mask = torch.zeros(hidden.shape, dtype=inputs.q.dtype, device=position.device)
+        found.append((part, limit, mask.masked_fill_(hidden, -torch.inf).repeat(inputs.groups, 1)))
+    return found
+
+
+def exact_at(inputs: AttentionInputs, masks: Masks) -> Tensor:
+    """Exact causal attention [1, H, R, D] of queries [1, H, R, D] that stand where the masks say."""
     _, heads, count, width = inputs.q.shape
-    kv_heads, keys = inputs.k.shape[1:3]
+    kv_heads = inputs.k.shape[1]
     # The heads of a group are rows of their KV head: it is read once, and no kernel needs to know of groups.
     query = inputs.q.reshape(1, kv_heads, inputs.groups, count, width)
     parts = []
-    for part in torch.arange(count, device=position.device).split(max(1, MOST_LOGITS // (heads * keys))):
-        at = position[part].view(-1, 1)
-        key = torch.arange(keys, device=position.device)
-        mask = key <= at if window is None else (key <= at) & (key > at - window)
-        mask = mask.repeat(inputs.groups, 1)
-        q = query[:, :, :, part].flatten(2, 3)
+    for part, limit, mask in masks:
+        q, k, v = query[:, :, :, part].flatten(2, 3), inputs.k[:, :, :limit], inputs.v[:, :, :limit]
         if inputs.softcap is None and inputs.sinks is None:
-            out = F.scaled_dot_product_attention(q, inputs.k, inputs.v, attn_mask=mask, scale=inputs.scale)
+            out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=inputs.scale)
         else:
-            out = _written_out(inputs, q, mask)
-        parts.append(out.view(1, heads, len(part), width))
+            out = _written_out(replace(inputs, k=k, v=v), q, mask)
+        parts.append(out.view(1, heads, part.stop - part.start, width))
     return torch.cat(parts, 2)
 
 
 def _written_out(inputs: AttentionInputs, q: Tensor, mask: Tensor) -> Tensor:
-    """With soft cap and sinks, by tensor operations in float32: q [1, Hkv, G * R, D], mask bool [G * R, n]."""
-    logits = capped_logits(q.float(), inputs.k.float(), inputs.scale, inputs.softcap)
-    logits = logits.masked_fill(~mask, -torch.inf)
+    """With soft cap and sinks, by tensor operations in float32: q [1, Hkv, G * R, D], mask [G * R, n]."""
+    logits = capped_logits(q.float(), inputs.k.float(), inputs.scale, inputs.softcap) + mask.float()
     keys = logits.shape[-1]
     if inputs.sinks is not None:
         by_row = inputs.sinks.float().view(1, inputs.k.shape[1], inputs.groups, 1)

@@ -1,0 +1,122 @@
+"""The predicted loss of an analysed prompt: with and without a fit, beside dense attention. A tiny model, CPU."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from routesparse.engine.analyze import analyze_prompt
+from routesparse.engine.audit.loss import Replay, Seen, with_loss
+from routesparse.engine.calibrate.fitting import fitted_from
+from routesparse.engine.calibration import fitted
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.models.load import load_model
+from routesparse.engine.prompts.text import decode_prompt
+from routesparse.engine.runtime import replay
+from routesparse.engine.store.bundle import read_bundle, write_bundle
+from tests.engine.calibration.test_fitted import HEADER, rows
+
+TEXT = "A grey ship lay beyond the pier, and nobody in the harbour had seen it come. " * 11
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A home of its own."""
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def loaded(tiny_model, home, monkeypatch):
+    """A tiny model whose predictions are sharp; so short prompts are replayed, too."""
+    monkeypatch.setattr(replay, "LEAST_ROWS", 64)
+    found = load_model(str(tiny_model.save_measured(home)))
+    with torch.no_grad():
+        found.model.lm_head.weight.mul_(8)
+    return found
+
+
+def analysed(loaded, **wishes):
+    prompt = loaded.tokenize(decode_prompt(TEXT.encode(), "ship.txt"))
+    config = RouterConfig(
+        segment_tokens=1_024, tail_tokens=64, price=8.0, break_even_tokens=512, tau_layer=0.0, tau_head=0.0
+    )
+    return analyze_prompt(prompt, loaded, config, **wishes)
+
+
+def test_a_model_without_a_fit_has_a_prediction_by_the_stated_factor_and_the_truth_beside_it(
+    loaded, tmp_path
+):
+    record = analysed(loaded, loss_target=0.02)
+    run = record.run
+    assert run.sparse_units and len(record.losses) == 4 and sum(row.tokens for row in record.losses) == 64
+    seen, truth = (np.mean([getattr(row, name) for row in record.losses]) for name in ("replayed", "dense"))
+    assert 0 < seen == pytest.approx(truth, rel=0.5)
+    assert run.loss_nats == pytest.approx(fitted.STATED_FACTOR * seen)
+    assert (run.loss_bound, run.loss_fit, run.loss_target) == (None, None, 0.02) and run.loss_ms > 0
+    assert {choice.loss_nats for choice in record.choices} == {None}
+    assert read_bundle(write_bundle(record, tmp_path)).losses == record.losses
+    alone = analysed(loaded, check_answer=False)
+    assert {row.dense for row in alone.losses} == {None}
+    assert [row.replayed for row in alone.losses] == [row.replayed for row in record.losses]
+
+
+def test_a_fit_adds_a_bound_and_each_heads_part(loaded, home):
+    weights = np.arange(1.0, 1 + loaded.layers * loaded.heads).reshape(loaded.layers, loaded.heads)
+    header = HEADER | {"revision": loaded.revision}
+    fit = fitted_from(
+        rows("prose", 24, lambda place: 1.1 + 0.01 * place), [header], weights, name="t", command="c"
+    )
+    fit.save(home / "fits" / "t.json")
+    run = (record := analysed(loaded, domain="prose")).run
+    seen = float(np.mean([row.replayed for row in record.losses]))
+    wanted = fit.predicted(seen, "prose", run.confidence)
+    assert (run.loss_nats, run.loss_bound, run.loss_fit) == (wanted.nats, wanted.bound, "prose")
+    parts = [choice.loss_nats for choice in record.choices]
+    assert sum(parts) == pytest.approx(run.loss_nats) and min(parts) >= 0 and max(parts) > 0
+    dense = [choice.loss_nats for choice in record.choices if choice.pattern == "dense"]
+    assert all(part < 1e-9 for part in dense)
+    assert analysed(loaded, domain="verse").run.loss_fit == fitted.MIXED
+
+
+def test_what_ran_dense_or_is_too_short_has_no_prediction(loaded, monkeypatch):
+    record = analysed(loaded)
+    untouched = replace(record, run=replace(record.run, routed=False, loss_nats=None, loss_target=None))
+    seen = Seen(np.arange(32).reshape(2, 16), np.ones(2), None, np.ones((2, 2)), 1.0)
+    assert with_loss(untouched, seen, None, 0.01).run == replace(untouched.run, loss_target=0.01)
+    monkeypatch.setattr(replay, "LEAST_ROWS", 256)
+    short = analysed(loaded)
+    assert short.run.loss_nats is None and short.losses == ()
+
+
+def test_without_memory_for_its_keys_a_prompt_is_not_replayed(loaded, monkeypatch):
+    monkeypatch.setattr(type(loaded), "free_bytes", lambda self: 1_000)
+    router = object()
+    asked = Replay(loaded, router, 900, "salt")
+    assert asked.router is router and asked.of(torch.zeros(1, 900), None) is None
+
+
+def test_command_line_and_json_tell_the_loss_first(run, loaded, home, tmp_path):
+    (tmp_path / "ship.txt").write_text(TEXT)
+    shared = (
+        "analyze",
+        tmp_path / "ship.txt",
+        "--model",
+        home / "tiny",
+        "--break-even",
+        512,
+        "--segment",
+        1_024,
+    )
+    code, out, err = run(*shared, "--json")
+    assert code == 0, err
+    told = json.loads(out)["loss"]
+    assert told["loss_nats"] >= 0 and len(told["stretches"]) == 4 and told["loss_fit"] is None
+    code, out, err = run(*shared)
+    assert code == 0 and "predicted loss 0." in out and "this model is not fitted; 64 rows replayed" in out
+    code, _, err = run(*shared, "--loss", 0.01)
+    assert code == 2 and "is not fitted" in err and "routesparse fit" in err
+    code, _, err = run(*shared, "--loss", 0.01, "--price", 1)
+    assert code == 2 and "--loss sets the price" in err
