@@ -22,7 +22,15 @@ from routesparse.engine.calibration.fitted import Fitted
 from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.rows import LossRow, RunRecord
 from routesparse.engine.runtime.attention_router import AttentionRouter
-from routesparse.engine.runtime.replay import HiddenRows, Keeping, hidden_at, kl_of, replayed, rows_of
+from routesparse.engine.runtime.replay import (
+    HiddenRows,
+    Keeping,
+    figures_of,
+    hidden_at,
+    kl_of,
+    replayed,
+    rows_of,
+)
 from routesparse.engine.seeds import stable_seed
 
 HEAD_ROWS = 64  # of the replayed ones, where every head's own error is measured
@@ -38,6 +46,8 @@ class Seen:
     replayed: np.ndarray
     dense: np.ndarray | None
     lost: np.ndarray
+    entropy: float  # of the replay: means over its rows
+    surprise: float
     ms: float
 
 
@@ -47,7 +57,7 @@ class Replay:
     def __init__(self, loaded: LoadedModel, inner: AttentionRouter, tokens: int, salt: str) -> None:
         self._loaded = loaded
         fits = loaded.cache_bytes(tokens) <= MEMORY_SHARE * loaded.free_bytes()
-        self._stretches = rows_of(tokens, stable_seed("replay", salt)) if fits else None
+        self._stretches = rows_of(tokens - 1, stable_seed("replay", salt)) if fits else None
         self.router: AttentionRouter = inner
         self._keeping: Keeping | None = None
         if self._stretches is not None:
@@ -69,11 +79,12 @@ class Replay:
         self._wait()
         started = time.perf_counter()
         exact = replayed(model, {"input_ids": ids[:, self._at]}, kept, self._at)
-        found = self._by_stretch(kl_of(model, exact, run.hidden))
+        kl, entropy, surprise = figures_of(model, exact, run.hidden, ids[0, self._at + 1])
+        found, told = self._by_stretch(kl), (float(entropy.mean()), float(surprise.mean()))
         ms = 1e3 * (time.perf_counter() - started)
         lost = torch.stack([self._keeping.lost[layer] for layer in sorted(self._keeping.lost)])
         self._keeping.kept.clear()
-        return Seen(self._stretches, found, None, lost.double().cpu().numpy(), ms)
+        return Seen(self._stretches, found, None, lost.double().cpu().numpy(), *told, ms)
 
     def beside(self, seen: Seen | None, run: HiddenRows | None, dense: HiddenRows | None) -> Seen | None:
         """The truth of a dense prefill added."""
@@ -101,7 +112,9 @@ def with_loss(record: RunRecord, seen: Seen | None, fit: Fitted | None, target: 
     if fit is not None:
         kind = fit.kind_of(run.domain)
         found = fit.predicted(mean, kind, run.confidence)
+    alarm = None if fit is None or kind is None else fit.is_unlike(seen.entropy, seen.surprise, kind)
     figures: dict[str, Any] = {
+        "loss_alarm": alarm,
         "loss_nats": found.nats,
         "loss_bound": found.bound,
         "loss_fit": kind,

@@ -27,7 +27,7 @@ import numpy as np
 from routesparse.engine import paths
 from routesparse.engine.calibration import folders
 from routesparse.engine.calibration.checks import RoundedShare, check_stamp
-from routesparse.engine.calibration.drift import Rate
+from routesparse.engine.calibration.drift import ALARM_LEVEL, LEAST_SPREAD, SHRINKAGE, Rate
 from routesparse.engine.config import Price
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.schema import (
@@ -48,6 +48,7 @@ MIXED = "mixed"  # of all kinds together
 STATED_FACTOR = (
     1.5  # of a model that is not fitted: what was seen on three public models lies between 1.1 and 1.9
 )
+LEAST_WINDOWS = 12  # of a kind, for an alarm
 FLOOR = 1e-6  # nats: below it a loss is rounding
 
 
@@ -126,6 +127,27 @@ class Fitted:
         """By which a replay is multiplied."""
         return self.predicted(1.0, kind, 0.5).nats
 
+    def is_unlike(self, entropy: float, surprise: float, kind: str) -> bool:
+        """Whether a replay's mean entropy and surprise lie outside what the fit saw of a kind of text.
+
+        Mahalanobis distance of their logarithms to the nearest kind, conformal among the windows' own distances with
+        each left out; True for p <= ALARM_LEVEL (calibration/drift.py).
+        """
+        windows = self.of(kind)
+        points = {
+            name: np.array([_point(one.entropy, one.surprise) for one in windows if one.domain == name])
+            for name in {one.domain for one in windows}
+        }
+        if min(map(len, points.values())) < LEAST_WINDOWS:
+            return False
+        own = _nearest(_point(entropy, surprise), points)
+        known = [
+            _nearest(points[name][at], points | {name: np.delete(points[name], at, 0)})
+            for name in points
+            for at in range(len(points[name]))
+        ]
+        return (1 + sum(one >= own for one in known)) / (len(known) + 1) <= ALARM_LEVEL + 1e-3
+
     def head_shares(self, lost: np.ndarray) -> np.ndarray | None:
         """What part of a run's loss each head has, [L, H], from what its output lost; None without weights.
 
@@ -160,6 +182,21 @@ class Fitted:
         for window in self.of(kind):
             found.setdefault(f"{window.domain}/{window.cluster}", []).append(window.log_ratios())
         return [np.concatenate(found[name]) for name in sorted(found)]
+
+
+def _point(entropy: float, surprise: float) -> np.ndarray:
+    return np.log(np.maximum([entropy, surprise], 1e-3))
+
+
+def _nearest(point: np.ndarray, kinds: dict[str, np.ndarray]) -> float:
+    """The least Mahalanobis distance to a kind's points [W, 2]; covariances shrink towards their diagonal."""
+    found = []
+    for points in kinds.values():
+        spread = np.cov(points.T) + np.eye(2) * LEAST_SPREAD**2
+        spread = (1 - SHRINKAGE) * spread + SHRINKAGE * np.diag(np.diag(spread))
+        off = point - points.mean(0)
+        found.append(float(off @ np.linalg.solve(spread, off)))
+    return math.sqrt(min(found))
 
 
 def upper_quantile(groups: list[np.ndarray], confidence: float) -> float | None:

@@ -237,6 +237,23 @@ def log_p(model: PreTrainedModel, hidden: Tensor) -> Tensor:
 
 
 @torch.no_grad()
+def figures_of(
+    model: PreTrainedModel, exact: Tensor, found: Tensor, came: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of a replay's last hidden states and a run's [R, hidden]: the KL between them, and of the replay the entropy and
+    the surprise, nats of the tokens int64 [R] that came next; all [R]."""
+    parts = []
+    for p_hidden, q_hidden, tokens in zip(
+        exact.split(CHUNK), found.split(CHUNK), came.split(CHUNK), strict=True
+    ):
+        p, q = log_p(model, p_hidden), log_p(model, q_hidden)
+        entropy, surprise = -(p.exp() * p).sum(-1), -p.gather(-1, tokens[:, None])[:, 0]
+        parts.append((row_kl(p, q).clamp_min(0.0), entropy, surprise))
+    kl, entropy, surprise = (torch.cat(column) for column in zip(*parts, strict=True))
+    return kl, entropy, surprise
+
+
+@torch.no_grad()
 def kl_of(model: PreTrainedModel, exact: Tensor, found: Tensor) -> Tensor:
     """KL [R] in nats between what last hidden states [R, hidden] predict; never below 0 by rounding."""
     parts = zip(exact.split(CHUNK), found.split(CHUNK), strict=True)

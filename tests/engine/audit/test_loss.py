@@ -55,7 +55,12 @@ def test_a_model_without_a_fit_has_a_prediction_by_the_stated_factor_and_the_tru
     seen, truth = (np.mean([getattr(row, name) for row in record.losses]) for name in ("replayed", "dense"))
     assert 0 < seen == pytest.approx(truth, rel=0.5)
     assert run.loss_nats == pytest.approx(fitted.STATED_FACTOR * seen)
-    assert (run.loss_bound, run.loss_fit, run.loss_target) == (None, None, 0.02) and run.loss_ms > 0
+    assert (run.loss_bound, run.loss_fit, run.loss_alarm, run.loss_target) == (
+        None,
+        None,
+        None,
+        0.02,
+    ) and run.loss_ms > 0
     assert {choice.loss_nats for choice in record.choices} == {None}
     assert read_bundle(write_bundle(record, tmp_path)).losses == record.losses
     alone = analysed(loaded, check_answer=False)
@@ -74,6 +79,7 @@ def test_a_fit_adds_a_bound_and_each_heads_part(loaded, home):
     seen = float(np.mean([row.replayed for row in record.losses]))
     wanted = fit.predicted(seen, "prose", run.confidence)
     assert (run.loss_nats, run.loss_bound, run.loss_fit) == (wanted.nats, wanted.bound, "prose")
+    assert run.loss_alarm is True  # every window of this fit has the same entropy
     parts = [choice.loss_nats for choice in record.choices]
     assert sum(parts) == pytest.approx(run.loss_nats) and min(parts) >= 0 and max(parts) > 0
     dense = [choice.loss_nats for choice in record.choices if choice.pattern == "dense"]
@@ -84,7 +90,7 @@ def test_a_fit_adds_a_bound_and_each_heads_part(loaded, home):
 def test_what_ran_dense_or_is_too_short_has_no_prediction(loaded, monkeypatch):
     record = analysed(loaded)
     untouched = replace(record, run=replace(record.run, routed=False, loss_nats=None, loss_target=None))
-    seen = Seen(np.arange(32).reshape(2, 16), np.ones(2), None, np.ones((2, 2)), 1.0)
+    seen = Seen(np.arange(32).reshape(2, 16), np.ones(2), None, np.ones((2, 2)), 1.0, 1.0, 1.0)
     assert with_loss(untouched, seen, None, 0.01).run == replace(untouched.run, loss_target=0.01)
     monkeypatch.setattr(replay, "LEAST_ROWS", 256)
     short = analysed(loaded)

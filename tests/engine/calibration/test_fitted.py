@@ -98,6 +98,23 @@ def test_the_bound_covers_new_documents_and_not_by_much():
     assert 0.885 < np.mean(held) < 0.935
 
 
+def test_a_prompt_of_another_kind_rings_and_one_of_the_same_seldom():
+    rng = np.random.default_rng(1)
+    found = {"code": rows("code", 60), "prose": rows("prose", 60)}
+    for kind, level in (("code", 0.2), ("prose", 1.2)):
+        for row, noise in zip(found[kind], np.repeat(rng.normal(0, 0.15, (60, 2)), 2, axis=0), strict=True):
+            row["entropy"], row["surprise"] = np.exp(level + noise)
+    fit = made(found["code"] + found["prose"])
+
+    def rings(level, kind):
+        points = np.exp(level + rng.normal(0, 0.15, (400, 2)))
+        return float(np.mean([fit.is_unlike(*point, kind) for point in points]))
+
+    assert rings(0.2, "code") < 0.08 > rings(0.2, MIXED) and rings(1.2, "prose") < 0.08
+    assert rings(1.2, "code") > 0.99 and rings(0.7, MIXED) > 0.7
+    assert not made(rows("code", 11)).is_unlike(9.0, 9.0, "code")  # too few to tell
+
+
 def test_heads_share_a_loss_by_what_they_lost_and_what_it_matters():
     fit = made(rows("code", 2), np.array([[1.0, 3.0], [0.0, 2.0]]))
     shares = fit.head_shares(np.array([[2.0, 1.0], [5.0, 0.5]]))

@@ -1,16 +1,17 @@
-"""What is predicted of a method's loss, beside the KL that it cost.
+"""What is predicted of a method's loss, beside the KL that it cost; losses.py makes tables of the rows.
 
 ``--foretold STRETCHES``: the rows of so many stretches of REPLAYED rows are replayed (runtime/replay.py). A row of the
 study then also has
 
-    replay_kl, true_kl   [STRETCHES, REPLAYED / OCTET]: what the replay says and the truth, means over OCTET rows
+    replayed, dense      what the replay says and the truth at the same rows: means over the first OCTET rows of each
+                         stretch, the first 2 OCTET, ...
     entropy, surprise    of the replay: nats of its next token's distribution, and of the token that came; means
 
 and of a question, whose gold answer's nats are the truth,
 
-    question_kl          at the last ASKING rows, the last of them last, replayed with the READ blocks of keys that they
+    question             at the last row, the last 16, the last ASKING, replayed with the READ blocks of keys that these
                          read most in all layers
-    replay_kl            as of a text
+    replayed             as of a text
 
 Its times hold the measuring and mean nothing.
 """
@@ -79,8 +80,8 @@ def of_text(
     found, truth = log_p(hidden[rows]), log_p(dense[rows])
     came = torch.tensor(text.ids, device=rows.device)[rows + 1]
     return {
-        "replay_kl": _octets(row_kl(exact, found)),
-        "true_kl": _octets(row_kl(truth, found)),
+        "replayed": _growing(row_kl(exact, found)),
+        "dense": _growing(row_kl(truth, found)),
         "entropy": float(-(exact.exp() * exact).sum(-1).mean()),
         "surprise": float(-exact.gather(-1, came[:, None]).mean()),
     }
@@ -97,8 +98,8 @@ def of_question(model: Any, log_p: Any, text: Text, hidden: Tensor, seen: Watchi
     )
     again = replayed(model, _tokens(text, seen.rows), seen.kept, seen.rows)
     return {
-        "question_kl": rounded(asked),
-        "replay_kl": _octets(row_kl(log_p(again), log_p(hidden[seen.rows]))),
+        "question": rounded(torch.stack([asked[-1], asked[-16:].mean(), asked.mean()])),
+        "replayed": _growing(row_kl(log_p(again), log_p(hidden[seen.rows]))),
     }
 
 
@@ -106,8 +107,9 @@ def _tokens(text: Text, rows: Tensor) -> dict[str, Tensor]:
     return {"input_ids": torch.tensor([text.ids], device=rows.device)[:, rows]}
 
 
-def _octets(values: Tensor) -> Any:
-    return rounded(values.view(-1, REPLAYED // OCTET, OCTET).mean(-1))
+def _growing(values: Tensor) -> Any:
+    octets = values.view(-1, REPLAYED // OCTET, OCTET).mean((0, 2))
+    return rounded(octets.cumsum(0) / torch.arange(1, len(octets) + 1, device=octets.device))
 
 
 def rounded(values: Tensor) -> Any:
