@@ -125,7 +125,7 @@ def test_runs_of_one_prompt_stand_together_and_say_how_they_differ(three, open_p
     ("query", "found"),
     [
         ({"reason": "next token differs"}, [AGAIN]),
-        ({"reason": "answer not checked"}, [CODE]),
+        ({"reason": "loss not fitted"}, [CODE]),
         ({"level": "Not safe"}, [AGAIN]),
         ({"reason": "heads expanded by fallback", "q": "needles"}, [AGAIN, RUN]),
         ({"q": AGAIN[-8:]}, [AGAIN]),
