@@ -427,6 +427,14 @@ class RunRecord:
     prompt: PromptRow | None = field(default=None)
 
     @property
+    def true_loss(self) -> float | None:
+        """KL of dense attention to the run at the replayed rows, nats a token; None where no dense prefill ran."""
+        known = [(row.dense, row.tokens) for row in self.losses if row.dense is not None]
+        if not known or len(known) < len(self.losses):
+            return None
+        return sum(loss * tokens for loss, tokens in known) / sum(tokens for _, tokens in known)
+
+    @property
     def uncertified(self) -> tuple[HeadChoiceRow, ...]:
         """The units that ran uncertified."""
         return tuple(c for c in self.choices if is_uncertified(c.pattern, c.lower_mass, self.run.tau))
