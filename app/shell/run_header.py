@@ -98,10 +98,10 @@ def header(store: OwnerView, run: RunRow, title: str, head: tuple[int, int] | No
 
 
 def _loss(run: RunRow) -> list[str]:
-    """The predicted loss with its bound; nothing where it was not predicted."""
+    """The predicted loss, with its bound where that has coverage; nothing where it was not predicted."""
     if run.loss_nats is None:
         return []
-    most = "" if run.loss_bound is None else f", at most {numbers.kl(run.loss_bound)}"
+    most = f", at most {numbers.kl(run.loss_bound)}" if run.loss_bounded else ""
     return [f"predicted loss {numbers.kl(run.loss_nats)}{most}"]
 
 

@@ -51,10 +51,11 @@ def uncertified(units: int | None, sparse: int, layers: int, of_layers: int) -> 
 def _loss(run: RunRow) -> tuple[str, str]:
     if run.loss_nats is None:
         return numbers.NOT_MEASURED, "no rows were replayed"
-    most = "" if run.loss_bound is None else f"at most {numbers.kl(run.loss_bound)}, "
-    level = numbers.share(run.confidence, 0)
-    coverage = f"{level}, fitted on {run.loss_fit}" if run.loss_fit is not None else "not fitted, no coverage"
-    return numbers.kl(run.loss_nats), f"{most}{coverage}"
+    told = "not fitted: no bound with coverage" if run.loss_fit is None else "rows unlike the fit's: no bound"
+    if run.loss_bounded:
+        level = numbers.share(run.confidence, 0)
+        told = f"at most {numbers.kl(run.loss_bound)}, {level}, fitted on {run.loss_fit}"
+    return numbers.kl(run.loss_nats), told
 
 
 def _next_token(run: RunRow) -> tuple[str, str]:

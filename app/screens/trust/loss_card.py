@@ -55,11 +55,12 @@ def _boxes(run: RunRow, totals: pd.Series) -> list[tuple[str, ...]]:
     fitted = run.loss_fit is not None
     of = f"model fitted on {run.loss_fit}" if fitted else "a stated factor; the model is not fitted"
     level = f"{numbers.share(run.confidence, 0)} of such texts" if fitted else "no coverage: not fitted"
+    most = numbers.kl(run.loss_bound)
     if run.loss_alarm:
-        level = "does not hold: rows unlike the fit’s"
+        most, level = "no bound", f"the fit’s {most} does not hold: rows unlike its own"
     boxes = [
         ("Predicted", numbers.kl(run.loss_nats), f"a token; {of}", "fit"),
-        ("At most", numbers.kl(run.loss_bound), level, "loss_bound"),
+        ("At most", most, level, "loss_bound"),
         (
             "Target",
             "none" if run.loss_target is None else f"{run.loss_target:g} nats",
@@ -76,16 +77,20 @@ def _boxes(run: RunRow, totals: pd.Series) -> list[tuple[str, ...]]:
 def beside_truth(run: RunRow, truth: float) -> str:
     """Where a dense prefill ran: what was predicted, what is true, and whether the bound held."""
     told = f"Dense ran: predicted {numbers.kl(run.loss_nats)}, true {numbers.kl(truth)} a token at the replayed rows"
-    if run.loss_bound is None:
+    if run.loss_bound is None or run.loss_alarm:
         return f"{told}."
     return f"{told}, {'within' if truth <= run.loss_bound else 'beyond'} the bound."
 
 
 def _legend(losses: pd.DataFrame, theme: design.Theme) -> str:
-    items = [f'<span><b style="color:{theme.accent}">●</b> replayed</span>']
+    items = [_mark("●", theme.accent, "replayed")]
     if losses["dense"].notna().any():
-        items.append(f'<span><b style="color:{theme.ink}">◆</b> dense, the truth</span>')
+        items.append(_mark("◆", theme.ink, "dense, the truth"))
     return f'<div class="rs-legend">{"".join(items)}</div>'
+
+
+def _mark(sign: str, color: str, name: str) -> str:
+    return f'<span><b style="color:{color};margin-right:5px">{sign}</b>{name}</span>'
 
 
 def _worst_html(losses: pd.DataFrame, words: Words | None, run: RunRow) -> str:
@@ -130,9 +135,8 @@ def scatter(store: OwnerView, shown: Scope) -> None:
             navigate.remember("trust")
             navigate.go("map", run=queries.short_id(store, str(told[0])))
         st.html(
-            f'<div class="rs-legend"><span><b style="color:{theme.accent}">●</b> within its bound</span>'
-            f'<span><b style="color:{theme.warn}">◆</b> beyond</span><span>hollow: model not fitted</span>'
-            "<span>dotted: y = x</span><span>upright: up to the bound</span></div>"
+            f'<div class="rs-legend">{_mark("●", theme.accent, "within its bound")}{_mark("◆", theme.warn, "beyond")}'
+            "<span>hollow: model not fitted</span><span>dotted: y = x</span><span>upright: up to the bound</span></div>"
         )
         absent = len(known) - len(positive)
         zero = f", {absent:,} with a loss of 0 not drawn" if absent else ""
@@ -150,12 +154,14 @@ _LOSSES = ("loss_nats", "loss_bound", "loss_true", "loss_fit", "loss_alarm", "lo
 
 
 def how_many_held(known: pd.DataFrame) -> str:
-    """Runs within their bound, those whose bound has no coverage apart. known: rows of queries.runs with both."""
+    """Runs within their bound, those for whom it has no coverage apart. known: rows of queries.runs with both."""
     within, fitted = loss_figures.held(known), known["loss_fit"].notna()
+    alarmed = fitted & known["loss_alarm"].fillna(False).astype(bool)
     parts = [
         f"{int(within[chosen].sum()):,} of {numbers.several(int(chosen.sum()), 'run')} {how}"
         for chosen, how in (
-            (fitted, "within a fitted bound"),
+            (fitted & ~alarmed, "within a fitted bound"),
+            (alarmed, "where the alarm voids it"),
             (~fitted, "within a stated one, which has no coverage"),
         )
         if chosen.any()

@@ -44,12 +44,12 @@ def along(losses: pd.DataFrame, run: RunRow, words: Words | None, theme: design.
         y = plot.linear("nats a token", 0, max(known) * 1.1 or 1.0, most=5)
     x = plot.linear("token", 0, run.tokens)
     middle = losses["position"] + (losses["tokens"] - 1) / 2
-    marks = []
+    marks, labels = [], []
     for place, (name, (value, color, dash)) in enumerate(lines.items()):
         if value is not None:
             marks.append(plot.line(x.range, [value] * 2, color, 1.2, dash))
             # Side by side: two of them may lie on one height.
-            marks.append(plot.label(run.tokens * (0.01 + 0.2 * place), value, name, color, dy=-5))
+            labels.append(plot.label(run.tokens * (0.01 + 0.2 * place), value, name, color, dy=-5))
     marks.append(
         plot.whiskers(
             np.column_stack([middle, values["replayed"], middle, values["dense"]]).tolist(), theme.line
@@ -68,7 +68,7 @@ def along(losses: pd.DataFrame, run: RunRow, words: Words | None, theme: design.
     look: dict[str, Any] = {"edge": theme.panel, "opacity": 0.9}
     marks.append(plot.points(middle, values["replayed"], theme.accent, hover, told, **look))
     marks.append(plot.points(middle, values["dense"], theme.ink, hover, told, "diamond", **look))
-    return plot.chart(x, y, marks, 240, theme)
+    return plot.chart(x, y, [*marks, *labels], 240, theme)
 
 
 def held(runs: pd.DataFrame) -> pd.Series:

@@ -89,7 +89,9 @@ def _draw(store: OwnerView, shown: Scope, kinds: pd.DataFrame) -> None:
         told = escape(certified(shown.run, kinds, certificates, executed_error))
         for word in ("Certified", "Not certified"):
             told = told.replace(word, f"<b>{word}</b>")
-        st.html(f'<div class="rs-sub">{told}</div>')
+        st.html(
+            f'<div class="rs-sub">{told} This mean does not tell runs that lose their answer from others.</div>'
+        )
     if fallen.loss_speaks(shown):
         for line in fallen.low_bounds(shown, kinds, certificates):
             elements.sub(line)

@@ -58,6 +58,14 @@ def test_a_model_without_a_fit_is_told_and_nothing_is_said_of_the_truth(filled, 
     assert "Dense ran" not in html and "◆" not in html.split("Evidence: kept mass")[0]
 
 
+def test_where_the_alarm_rings_no_page_gives_the_bound_as_one(home, record, open_page):
+    bundle.write_bundle(replace(record, run=replace(record.run, loss_alarm=True)), home / "spool")
+    html = open_page("trust", run=RUN).told
+    assert "no bound</b><small>the fit’s 0.0130 nats does not hold" in html
+    assert "the bound." not in html and "at most 0.0130" not in html
+    assert "rows unlike the fit&#x27;s: no bound" in open_page("routing_map", run=RUN).told
+
+
 def test_the_worst_stretches_are_shown_as_text_and_as_nothing_where_it_was_not_kept(
     home, record, factory, open_page
 ):
@@ -113,6 +121,7 @@ def test_runs_beyond_their_bound_are_always_drawn_and_told_by_colour_and_shape()
             "run_id": [f"{i:016x}" for i in range(count)],
             "prompt_name": "<b>",
             "loss_nats": np.linspace(0.001, 0.1, count),
+            "loss_alarm": [None] * (count - 3) + [True] * 2 + [None],
             "loss_fit": ["prose"] * (count - 1) + [None],
         }
     )
@@ -124,6 +133,6 @@ def test_runs_beyond_their_bound_are_always_drawn_and_told_by_colour_and_shape()
     assert (within["symbol"], beyond["symbol"]) == ("circle", "diamond")
     told = loss_card.how_many_held(runs)
     assert told == (
-        f"True loss: {count - 4} of {count - 1} runs within a fitted bound; 1 of 1 run within a stated one, which has "
-        "no coverage."
+        f"True loss: {count - 6} of {count - 3} runs within a fitted bound; 2 of 2 runs where the alarm voids it; "
+        "1 of 1 run within a stated one, which has no coverage."
     )

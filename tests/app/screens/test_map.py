@@ -362,12 +362,12 @@ def test_what_the_browser_draws_is_json_without_nan(store):
 def test_the_lens_of_the_predicted_loss_is_there_where_heads_have_a_part(filled, record, open_page):
     page = open_page("routing_map", run="3f9a1c20", metric="loss_nats")
     assert "Predicted loss" in page.segmented_control(key="metric-choice").options
-    assert "what the predicted loss owes to the head, nats a token" in page.told
+    assert "what the predicted loss owes to the head, thousandths of a nat a token" in page.told
     assert "0.0060 nats</b><small>at most 0.0130 nats, 95 %, fitted on mixed" in page.told
     assert sum(choice.loss_nats for choice in record.choices) == pytest.approx(record.run.loss_nats)
     bare = open_page("routing_map", run="c0de17aa")
     assert "Predicted loss" not in bare.segmented_control(key="metric-choice").options
-    assert "not fitted, no coverage" in bare.told
+    assert "not fitted: no bound with coverage" in bare.told
     asked = open_page("routing_map", run="c0de17aa", metric="loss_nats").told
     assert "only where the model is fitted" in asked
 

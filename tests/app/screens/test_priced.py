@@ -74,7 +74,8 @@ def test_a_head_that_climbed_with_its_layer_says_whose_certificate_failed(stored
 
 def test_the_map_has_a_column_of_layer_certificates(stored, priced, open_page):
     html = open_page("routing_map", run=RUN).told
-    assert "sparse units; 0 of 4 layers</small>" in html and "Beside the map" in html
+    assert "sparse units; 0 of 4 layers</small>" in open_page("trust", run=RUN).told
+    assert "0 of 4 layers</small>" not in html and "Beside the map" in html, "a loss was predicted"
     view, shape = access().store, (4, 4)
     arguments = (
         queries.choices(view, RUN, 0),
