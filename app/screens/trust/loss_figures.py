@@ -92,7 +92,7 @@ def against_truth(runs: pd.DataFrame, theme: design.Theme) -> dict[str, Any]:
     predicted = values["loss_nats"]
     marks.append(
         plot.whiskers(
-            np.column_stack([predicted, predicted, predicted, values["loss_bound"]]).tolist(), theme.line
+            np.column_stack([predicted, predicted, predicted, values["loss_bound"]]).tolist(), theme.mute
         )
     )
     hover = "{1} · run {2}\npredicted {3}, true {4} nats a token\nat most {5}, {6}"
