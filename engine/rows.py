@@ -142,6 +142,11 @@ class RunRow:
     loss_ms: ranges.Amount | None = None  # of the replay, not part of total_ms
 
     @property
+    def loss_bounded(self) -> bool:
+        """Whether the bound of the predicted loss has coverage: of a fit, for rows like those that it saw."""
+        return self.loss_bound is not None and self.loss_fit is not None and not self.loss_alarm
+
+    @property
     def speedup(self) -> float | None:
         """Dense over routed prefill, each measured once; None where either is missing."""
         return self.dense_ms / self.total_ms if self.dense_ms is not None and self.total_ms else None
@@ -425,6 +430,14 @@ class RunRecord:
     continuations: tuple[ContinuationRow, ...] = ()
     losses: tuple[LossRow, ...] = ()
     prompt: PromptRow | None = field(default=None)
+
+    @property
+    def true_loss(self) -> float | None:
+        """KL of dense attention to the run at the replayed rows, nats a token; None where no dense prefill ran."""
+        known = [(row.dense, row.tokens) for row in self.losses if row.dense is not None]
+        if not known or len(known) < len(self.losses):
+            return None
+        return sum(loss * tokens for loss, tokens in known) / sum(tokens for _, tokens in known)
 
     @property
     def uncertified(self) -> tuple[HeadChoiceRow, ...]:

@@ -1,12 +1,14 @@
 """Is this run safe? One colour and one sentence for a run, by rules from its facts. No torch.
 
-The worst finding speaks for the run. Green needs evidence about the answer itself, because no certificate speaks about
-it (they bound the retained mass, and all of them can hold on a run that loses the answer), or that nothing was left
-out. So 100 % coverage and zero fallbacks make no run green.
+The worst finding speaks for the run, its predicted loss first among equals. Green needs a bound of that loss with
+coverage, evidence about the answer itself, or that nothing was left out: bounds on kept mass can all hold on a run that
+loses the answer, and measured runs that did were not told from others by them. So 100 % coverage and zero fallbacks
+make no run green, and under the policy priced heads below their bound are no finding where a loss was predicted.
 
 Ours, not the paper's, are the limits: KL_LIMIT is where plans began to lose answers when selection rules were compared
-on look-up tasks (they lost .06 nats, plans that kept the answers less than .01); TIE_KL is a KL so small that another
-next token means that dense itself was undecided; ERROR_LIMIT is more than twice the mean error of the bundled samples.
+on look-up tasks (they lost .06 nats, plans that kept the answers less than .01), and what a predicted loss is held
+against where no target was given; TIE_KL is a KL so small that another next token means that dense itself was
+undecided; ERROR_LIMIT is more than twice the mean error of the bundled samples.
 """
 
 from __future__ import annotations
@@ -32,9 +34,13 @@ WARNINGS = (
     "rows lost",
     "wrong kernel output",
     "bound violated",
-    "uncertified layers",
-    "uncertified heads",
+    "loss too high",
+    "layers below mass bound",
+    "heads below mass bound",
     "next token differs",
+    "loss may be too high",
+    "loss unlike the fit",
+    "loss not fitted",
     "next token differs, tie",
     "odds moved",
     "answer not checked",
@@ -73,6 +79,11 @@ class Facts:
     mean_error: float | None
     top1_agreement: float | None
     kl_nats: float | None
+    loss_nats: float | None
+    loss_bound: float | None
+    loss_fit: str | None
+    loss_alarm: bool | None
+    loss_target: float | None
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Facts:
@@ -83,6 +94,12 @@ class Facts:
     def noun(self) -> str:
         """What a unit is on this run: a head, where there is one segment of one prompt."""
         return "head" if self.segments == self.batch == 1 else "unit"
+
+    @property
+    def mass_counts(self) -> bool:
+        """Whether units below their bound on kept mass are a finding: not where the layers' mean alone was asked for
+        and the loss itself was predicted."""
+        return self.loss_nats is None or self.uncertified_layers is None
 
 
 @dataclass(frozen=True)
@@ -161,11 +178,14 @@ def _findings(facts: Facts) -> Iterator[Finding]:
         rows = _several(facts.violations, "audited row")
         text = f"{rows} err more than a proven bound allows: do not trust this run"
         yield Finding("red", text, "bound violated")
-    if facts.uncertified_layers:
-        yield _uncertified(facts, facts.uncertified_layers, facts.layers, "layer")
-    if facts.uncertified_units:
-        yield _uncertified(facts, facts.uncertified_units, facts.units, facts.noun)
-    if facts.sparse_units:
+    predicted = _loss(facts)
+    if predicted is not None:
+        yield predicted
+    if facts.uncertified_layers and facts.mass_counts:
+        yield _below_bound(facts, facts.uncertified_layers, facts.layers, "layer")
+    if facts.uncertified_units and facts.mass_counts:
+        yield _below_bound(facts, facts.uncertified_units, facts.units, facts.noun)
+    if facts.sparse_units and not (facts.top1_agreement is None and _is_bounded(facts)):
         yield _answer(facts)
     if facts.mean_error is not None and facts.mean_error > ERROR_LIMIT:
         error = _percent(facts.mean_error)
@@ -195,7 +215,7 @@ def _findings(facts: Facts) -> Iterator[Finding]:
         unknown = (
             "; not audited, so true mass and output error are unknown" if facts.mean_error is None else ""
         )
-        yield Finding("green", f"Certified: {told}{unknown}", "certified")
+        yield Finding("green", f"Kept mass is bounded as required: {told}{unknown}", "kept mass bounded")
 
 
 def _lost(facts: Facts) -> Finding | None:
@@ -217,11 +237,59 @@ def _lost(facts: Facts) -> Finding | None:
     )
 
 
-def _uncertified(facts: Facts, count: int, total: int, noun: str) -> Finding:
-    """Red where more are missing than a certificate may be wrong about anyway."""
-    told = f"{count:,} of {_several(total, noun)} ran uncertified"
-    short = f"{count:,} of {total:,} {noun}s uncertified"
-    rule = "uncertified layers" if noun == "layer" else "uncertified heads"
+def _is_bounded(facts: Facts) -> bool:
+    """Whether the predicted loss has a bound with coverage for this run."""
+    return facts.loss_bound is not None and facts.loss_fit is not None and not facts.loss_alarm
+
+
+def _loss(facts: Facts) -> Finding | None:
+    """The predicted loss against the target, or against KL_LIMIT; None where it was not predicted, or nothing was left
+    out."""
+    value, target = facts.loss_nats, facts.loss_target
+    if value is None or not facts.sparse_units:
+        return None
+    limit = KL_LIMIT if target is None else target
+    against = (
+        f"{KL_LIMIT:g}, where plans began to lose answers" if target is None else f"the target {target:g}"
+    )
+    told = f"Predicted loss {_told(value, limit)} nats a token"
+    if facts.loss_fit is None:
+        told += " by a stated factor; the model is not fitted, so no coverage"
+    elif facts.loss_alarm:
+        told += (
+            f", but the replayed rows are unlike those of the fit ({facts.loss_fit}): no bound holds for them"
+        )
+    elif facts.loss_bound is not None:
+        most = _told(facts.loss_bound, limit)
+        told += f", at most {most} ({100 * facts.confidence:g} %, fitted on {facts.loss_fit})"
+    if value > limit:
+        short = f"loss {_told(value, limit)} above {limit:g}"
+        return Finding("red", f"{told}: above {against}", short, "loss too high")
+    short = f"loss {_told(value, limit)}"
+    if facts.loss_fit is None:
+        return Finding("amber", told, f"{short}, not fitted", "loss not fitted")
+    if facts.loss_bound is None or facts.loss_alarm:
+        return Finding("amber", told, f"{short}, no bound", "loss unlike the fit")
+    short = f"{short}, ≤ {_told(facts.loss_bound, limit)}"
+    if facts.loss_bound > limit:
+        return Finding("amber", f"{told}: may be above {against}", short, "loss may be too high")
+    return Finding("green", told if target is None else f"{told}: within {against}", short, "loss bounded")
+
+
+def _told(value: float, limit: float) -> str:
+    """A loss with enough digits to tell it from its limit: "0.0061", "0.010004" beside .01, "below 0.0001"."""
+    if value < 5e-5 < limit:
+        return "below 0.0001"
+    digits = next((d for d in range(4, 9) if value == limit or round(value, d) != round(limit, d)), 9)
+    return f"{value:.{digits}f}"
+
+
+def _below_bound(facts: Facts, count: int, total: int, noun: str) -> Finding:
+    """Red where more are missing than a bound may be wrong about anyway."""
+    tau = "τ" if facts.uncertified_layers is None else f"τ {'layer' if noun == 'layer' else 'head'}"
+    told = f"{count:,} of {_several(total, noun)} {'has' if count == 1 else 'have'} a bound on kept mass below {tau}"
+    short = f"{count:,} of {total:,} {noun}s: bound < τ"
+    rule = f"{'layers' if noun == 'layer' else 'heads'} below mass bound"
     if count > (1 - facts.confidence) * total:
         return Finding("red", f"{told}: do not trust this run", short, rule)
     text = f"{told}: look at {'it' if count == 1 else 'them'} before you trust this run"

@@ -46,9 +46,10 @@ def timed(function: Callable[..., None], every: float | None) -> Callable[..., N
 
     @functools.wraps(function)
     def guarded(*arguments: Any) -> None:
-        with boundary(
-            "This part of the page", function.__module__.split(".")[-2], "It is tried again by itself."
-        ):
+        page = function.__module__.split(".")[-2:][
+            0
+        ]  # of the script itself, which Streamlit runs, "__main__"
+        with boundary("This part of the page", page, "It is tried again by itself."):
             function(*arguments)
 
     return st.fragment(guarded, run_every=every)

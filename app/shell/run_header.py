@@ -74,6 +74,7 @@ def header(store: OwnerView, run: RunRow, title: str, head: tuple[int, int] | No
         f"{policy_words(run)}, {setting_words.time_limit(run.budget)}",
         *setting_words.break_even(json.loads(run.config_json).get("break_even_tokens")),
         *([] if run.tuned_price is None else [f"quality {run.tuned_price}"]),
+        *_loss(run),
         f"calibration {run.calibration or 'none'}",
         f"probe {run.probe_mode}",
     ]
@@ -94,6 +95,14 @@ def header(store: OwnerView, run: RunRow, title: str, head: tuple[int, int] | No
     if run.sweep is not None:
         navigate.link("One setting of a sweep: see the others", "compare", sweep=run.sweep)
     tour.strip(queries.short_id(store, run.run_id))
+
+
+def _loss(run: RunRow) -> list[str]:
+    """The predicted loss, with its bound where that has coverage; nothing where it was not predicted."""
+    if run.loss_nats is None:
+        return []
+    most = f", at most {numbers.kl(run.loss_bound)}" if run.loss_bounded else ""
+    return [f"predicted loss {numbers.kl(run.loss_nats)}{most}"]
 
 
 def tab_title(*parts: str) -> None:

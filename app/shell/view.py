@@ -21,6 +21,7 @@ METRICS: dict[str, str] = {
     "entropy": "Entropy",
     "fallback": "Fallback",
     "audited_error": "Audited error",
+    "loss_nats": "Predicted loss",
 }
 
 

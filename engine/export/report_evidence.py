@@ -1,4 +1,4 @@
-"""The report's evidence: the next token, fallbacks by reason, audited certificates, and the worst heads."""
+"""The report's evidence: predicted loss, next token, fallbacks by reason, audited certificates, worst heads."""
 
 from __future__ import annotations
 
@@ -18,6 +18,43 @@ _MOST_WORST = 12
 _MOST_PASSAGES = 3
 _LONGEST = 90  # characters of a passage
 _UNIT = ["batch_index", "layer", "head", "segment"]
+
+
+def loss(record: RunRecord, *, words: bool) -> str:
+    """The predicted loss beside its bound, its target and the truth, and the stretches that were replayed."""
+    run, title = record.run, "Predicted loss"
+    if run.loss_nats is None:
+        return section(title, note("Not measured: no rows of this run were replayed."))
+    told = f"Predicted {numbers.kl(run.loss_nats)} a token, "
+    told += "by a stated factor" if run.loss_fit is None else f"by the model's fit on {run.loss_fit}"
+    if run.loss_bound is not None:
+        level = f"{numbers.share(run.confidence, 0)} confidence"
+        told += f"; at most {numbers.kl(run.loss_bound)} ({'no coverage' if run.loss_fit is None else level})"
+    if run.loss_alarm:
+        told += ", which does not hold: the replayed rows are unlike the fit's"
+    told += "" if run.loss_target is None else f"; target {run.loss_target:g} nats"
+    truth = record.true_loss
+    told += (
+        "." if truth is None else f". Dense ran, too: true {numbers.kl(truth)} a token at the replayed rows."
+    )
+    if not record.losses:
+        return section(title, note(told))
+    text = _words(record.prompt) if words and record.prompt is not None and run.batch == 1 else None
+    rows = []
+    for row in record.losses:
+        cells: list[object] = [
+            f"prompt {row.batch_index + 1}, tokens {numbers.tokens(row.position, row.tokens)}",
+            numbers.small(row.replayed),
+            numbers.small(row.dense),
+        ]
+        if text is not None:
+            start = text.span_of_token(row.position, run.block_k)[0]
+            end = text.span_of_token(row.position + row.tokens - 1, run.block_k)[1]
+            cells.append(repr(text.text[start:end][:_LONGEST]))
+        rows.append(cells)
+    heads = ("stretch", "replayed, nats a token", "dense", "its text")[: len(rows[0])]
+    counted = f"n = {len(rows)} stretches, {sum(row.tokens for row in record.losses):,} rows replayed."
+    return section(title, note(told), table(counted, heads, rows, (0, 3)))
 
 
 def answer(record: RunRecord, *, words: bool) -> str:

@@ -57,6 +57,7 @@ def page(record: RunRecord, *, words: bool) -> str:
         "</header>",
         verdict(found.level, f"{SIGNS[found.level]} {WORDS[found.level]}.", found.sentence, others),
         facts(figures(run, len(record.uncertified), len(record.uncertified_layers))),
+        report_evidence.loss(record, words=words),
         report_evidence.answer(record, words=words),
         _maps(record),
         _times(record),

@@ -1,4 +1,4 @@
-"""The six figures of a run, as its map and its report have them at the top."""
+"""The figures of a run, as its map and its report have them at the top: its predicted loss first."""
 
 from __future__ import annotations
 
@@ -15,14 +15,19 @@ def figures(run: RunRow, units: int | None, layers: int) -> list[Figure]:
         both = f"{numbers.millis(run.total_ms)} for {numbers.millis(run.dense_ms)}"
         prefill = (numbers.times(run.speedup), f"as fast as dense: {both}, each measured once")
     fell = f"{run.dense_fallback_units:,} of {run.units:,} units, {run.expanded_units:,} expanded"
-    return [
+    shown = [
+        ("Predicted loss", *_loss(run)),
         ("Causal area kept", numbers.share(run.density), "mean over units"),
         ("Prefill", *prefill),
         ("Dense by fallback", numbers.share(run.fallback_share), fell),
-        uncertified(units, run.sparse_units, layers, 0 if run.tau_layer is None else run.layers),
         ("Next token", *_next_token(run)),
         ("Output error", numbers.mass(run.mean_error, 4), "relative, audited mean"),
     ]
+    # Where a loss was predicted, bounds on kept mass are its evidence.
+    if run.loss_nats is None or run.tau_layer is None:
+        of_layers = 0 if run.tau_layer is None else run.layers
+        shown.insert(4, uncertified(units, run.sparse_units, layers, of_layers))
+    return shown
 
 
 def uncertified(units: int | None, sparse: int, layers: int, of_layers: int) -> Figure:
@@ -41,6 +46,16 @@ def uncertified(units: int | None, sparse: int, layers: int, of_layers: int) -> 
         f"{units:,} of {sparse:,}",
         "sparse units" + (f"; 0 of {of_layers:,} layers" if of_layers else ""),
     )
+
+
+def _loss(run: RunRow) -> tuple[str, str]:
+    if run.loss_nats is None:
+        return numbers.NOT_MEASURED, "no rows were replayed"
+    told = "not fitted: no bound with coverage" if run.loss_fit is None else "rows unlike the fit's: no bound"
+    if run.loss_bounded:
+        level = numbers.share(run.confidence, 0)
+        told = f"at most {numbers.kl(run.loss_bound)}, {level}, fitted on {run.loss_fit}"
+    return numbers.kl(run.loss_nats), told
 
 
 def _next_token(run: RunRow) -> tuple[str, str]:

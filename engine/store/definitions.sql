@@ -37,6 +37,11 @@ LEFT JOIN (
     FROM main.continuation WHERE run_key >= first GROUP BY run_key
 ) USING (run_key)
 LEFT JOIN (
+    SELECT run_key, count(*) AS loss_stretches, sum(tokens)::BIGINT AS loss_rows,
+           CASE WHEN count("dense") = count(*) THEN sum("dense" * tokens) / sum(tokens) END AS loss_true  -- rows.py
+    FROM main.loss WHERE run_key >= first GROUP BY run_key
+) USING (run_key)
+LEFT JOIN (
     SELECT l.run_key, min(l.lower_mass) AS least_layer_mass,
            count(*) FILTER (WHERE visible.layer_uncertified(l.lower_mass, r.tau_layer, c.sparse > 0))
            AS uncertified_layers

@@ -117,7 +117,7 @@ def home(tmp_path, monkeypatch, data):
 @pytest.fixture(scope="module")
 def stored(record, factory, tmp_path_factory):
     """Two homes of the same two runs, stored and still in the spool; the second was neither audited nor timed against
-    dense. For copies."""
+    dense, and its model is not fitted. For copies."""
     stored, waiting = (tmp_path_factory.mktemp("runs") / name for name in ("stored", "waiting"))
     bare = factory.make_record(
         "c0de17aa90e1f003",
@@ -132,6 +132,11 @@ def stored(record, factory, tmp_path_factory):
         dense=False,
         probe=False,
         prompt=False,
+    )
+    bare = replace(
+        bare,
+        run=replace(bare.run, loss_fit=None, loss_alarm=None),
+        choices=tuple(replace(choice, loss_nats=None) for choice in bare.choices),
     )
     for made in (record, bare):
         bundle.write_bundle(made, waiting / "spool")

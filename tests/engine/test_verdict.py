@@ -30,6 +30,20 @@ GOOD = Facts(
     mean_error=0.04,
     top1_agreement=1.0,
     kl_nats=0.0021,
+    loss_nats=None,
+    loss_bound=None,
+    loss_fit=None,
+    loss_alarm=None,
+    loss_target=None,
+)
+LOSS = replace(
+    GOOD,
+    uncertified_layers=0,
+    loss_nats=0.0061,
+    loss_bound=0.0098,
+    loss_fit="prose",
+    loss_alarm=False,
+    loss_target=0.01,
 )
 
 
@@ -51,9 +65,9 @@ def test_a_run_that_was_not_audited_says_so():
 RULES = {
     "lost decisions": ({"stored_units": 43}, "red", "rows lost"),
     "lost layers": ({"stored_layers": 5}, "red", "rows lost"),
-    "uncertified heads": ({"uncertified_units": 46}, "red", "uncertified heads"),
-    "no more than a certificate may be wrong about": ({"uncertified_units": 1}, "amber", "uncertified heads"),
-    "uncertified layer": ({"uncertified_layers": 1}, "red", "uncertified layers"),
+    "low bounds of heads": ({"uncertified_units": 46}, "red", "heads below mass bound"),
+    "no more than a bound may be wrong about": ({"uncertified_units": 1}, "amber", "heads below mass bound"),
+    "low bound of a layer": ({"uncertified_layers": 1}, "red", "layers below mass bound"),
     "kernel": ({"executed_error": 1e-3}, "red", "wrong kernel output"),
     "bound": ({"violations": 1}, "red", "bound violated"),
     "answer": ({"top1_agreement": 0.0, "kl_nats": 0.4}, "red", "next token differs"),
@@ -84,8 +98,18 @@ def test_each_rule_alone(changes, level, reason):
             "Rows of this run were lost: 0 of its 64 decisions and 5 of its 8 layers are stored, and its pages show "
             "only these. Restore a backup, or run the prompt again",
         ),
-        ({"uncertified_units": 1}, "1 of 64 heads ran uncertified: look at it before you trust this run"),
-        ({"uncertified_units": 46, "segments": 2}, "46 of 64 units ran uncertified: do not trust this run"),
+        (
+            {"uncertified_units": 1},
+            "1 of 64 heads has a bound on kept mass below τ: look at it before you trust this run",
+        ),
+        (
+            {"uncertified_units": 46, "segments": 2},
+            "46 of 64 units have a bound on kept mass below τ: do not trust this run",
+        ),
+        (
+            {"uncertified_layers": 2},
+            "2 of 8 layers have a bound on kept mass below τ layer: do not trust this run",
+        ),
         (
             {"top1_agreement": 0.75, "batch": 4, "kl_nats": 0.4},
             "Another next token than by dense in 25.0 % of the",
@@ -121,7 +145,7 @@ def test_full_coverage_and_no_fallback_make_no_run_green():
 def test_the_worst_finding_speaks_and_the_others_stay():
     found = verdict(replace(GOOD, drift_alarm=True, uncertified_units=46))
     assert [finding.level for finding in found.findings] == ["red", "amber", "green"]
-    assert found.sentence.startswith("46 of 64") and found.short == "46 of 64 heads uncertified"
+    assert found.sentence.startswith("46 of 64") and found.short == "46 of 64 heads: bound < τ"
     assert "unlike" in found.findings[1].text and "as by dense" in found.findings[2].text
 
 
@@ -136,7 +160,9 @@ def test_where_nothing_was_left_out_there_is_nothing_to_check():
 def test_a_run_that_lost_rows_is_red_whatever_is_said_of_what_is_left():
     found = verdict(replace(GOOD, stored_units=63, executed_error=1.0))
     assert [finding.reason for finding in found.findings[:2]] == ["rows lost", "wrong kernel output"]
-    assert found.short == "1 of 64 rows lost" and "certified" not in [one.reason for one in found.findings]
+    assert found.short == "1 of 64 rows lost" and "kept mass bounded" not in [
+        one.reason for one in found.findings
+    ]
     assert verdict(replace(GOOD, stored_layers=7)).short == "1 of 8 layers lost"
     assert judged(routed=False, stored_units=0, stored_layers=0)[0] == "green", (
         "dense ran, which has no decisions"
@@ -160,15 +186,96 @@ def test_a_kl_has_digits_enough_for_the_limits_and_fits_a_column(kl, shown):
 
 def test_a_record_has_the_verdict_of_its_facts(factory):
     made = factory.make_record(layers=2, heads=2, segments=1, tokens=2048, probe=False, hardness=0.2)
+    made = replace(made, run=replace(made.run, loss_nats=None))
     assert of_record(made).level == "green"
     choices = tuple(replace(c, lower_mass=0.1) if c.pattern != "dense" else c for c in made.choices)
     missed = sum(c.pattern != "dense" for c in choices)
     assert of_record(replace(made, choices=choices)).sentence.startswith(
-        f"{missed} of 4 heads ran uncertified"
+        f"{missed} of 4 heads have a bound on kept mass below τ"
     )
+
+
+FORETOLD = "Predicted loss 0.0061 nats a token"
+BOUNDED = f"{FORETOLD}, at most 0.0098 (95 %, fitted on prose)"
+NOT_FITTED = f"{FORETOLD} by a stated factor; the model is not fitted, so no coverage"
+HERE = "where plans began to lose answers"
+LOSSES = {
+    "within": ({}, "green", "loss bounded", f"{BOUNDED}: within the target 0.01"),
+    "at the target": ({"loss_bound": 0.01}, "green", "loss bounded", "at most 0.0100"),
+    "bound above": (
+        {"loss_bound": 0.0128},
+        "amber",
+        "loss may be too high",
+        f"{FORETOLD}, at most 0.0128 (95 %, fitted on prose): may be above the target 0.01",
+    ),
+    "bound just above": ({"loss_bound": 0.010004}, "amber", "loss may be too high", "at most 0.010004 (95 %"),
+    "above": ({"loss_nats": 0.0102}, "red", "loss too high", "above the target 0.01"),
+    "no target": ({"loss_target": None}, "green", "loss bounded", BOUNDED),
+    "no target, bound above": (
+        {"loss_target": None, "loss_bound": 0.06},
+        "amber",
+        "loss may be too high",
+        f"may be above 0.05, {HERE}",
+    ),
+    "no target, above": (
+        {"loss_target": None, "loss_nats": 0.051, "loss_bound": 0.08},
+        "red",
+        "loss too high",
+        f": above 0.05, {HERE}",
+    ),
+    "not fitted": ({"loss_fit": None, "loss_alarm": None}, "amber", "loss not fitted", NOT_FITTED),
+    "not fitted, above": (
+        {"loss_fit": None, "loss_nats": 0.02},
+        "red",
+        "loss too high",
+        "so no coverage: above",
+    ),
+    "alarm": (
+        {"loss_alarm": True},
+        "amber",
+        "loss unlike the fit",
+        f"{FORETOLD}, but the replayed rows are unlike those of the fit (prose): no bound holds for them",
+    ),
+    "fitted without a bound": ({"loss_bound": None}, "amber", "loss unlike the fit", FORETOLD),
+}
+
+
+@pytest.mark.parametrize(("changes", "level", "reason", "told"), LOSSES.values(), ids=LOSSES)
+def test_the_predicted_loss_leads_and_is_held_against_its_target(changes, level, reason, told):
+    worst = verdict(replace(LOSS, **changes)).findings[0]
+    assert (worst.level, worst.reason) == (level, reason)
+    assert told in worst.text and len(worst.short) <= 27
+
+
+def test_a_bound_of_the_loss_makes_up_for_a_dense_prefill_and_a_stated_factor_does_not():
+    unchecked = replace(LOSS, top1_agreement=None, kl_nats=None)
+    assert verdict(unchecked).level == "green"
+    unfitted = verdict(replace(unchecked, loss_fit=None))
+    assert [one.reason for one in unfitted.findings[:2]] == ["loss not fitted", "answer not checked"]
+    changed = verdict(replace(LOSS, top1_agreement=0.0, kl_nats=0.4))
+    assert [one.reason for one in changed.findings[:2]] == ["next token differs", "loss bounded"]
+
+
+def test_low_mass_bounds_are_no_finding_of_a_priced_run_with_a_predicted_loss():
+    low = {"uncertified_units": 46, "uncertified_layers": 3}
+    found = verdict(replace(LOSS, **low))
+    assert [one.reason for one in found.findings] == ["loss bounded", "next token as dense"]
+    assert verdict(replace(LOSS, **low, loss_nats=None)).short == "3 of 8 layers: bound < τ"
+    other = verdict(replace(LOSS, uncertified_units=46, uncertified_layers=None))
+    assert other.level == "red", "another policy promises it of every head"
+
+
+def test_no_verdict_says_certified_or_foretells_a_loss_where_nothing_was_left_out():
+    told = verdict(replace(LOSS, sparse_units=0)).findings
+    assert [one.reason for one in told] == ["all dense"]
+    every = [verdict(replace(GOOD, **changes)) for changes, *_ in RULES.values()]
+    every += [verdict(replace(LOSS, **changes)) for changes, *_ in LOSSES.values()]
+    words = " ".join(f"{one.text} {one.short} {one.reason}" for found in every for one in found.findings)
+    assert "certified" not in words.lower()
 
 
 def test_every_finding_that_warns_has_a_reason_that_runs_can_be_found_by():
     """Reasons hold no number of the run, and each of WARNINGS occurs."""
     findings = [f for changes, _, _ in RULES.values() for f in verdict(replace(GOOD, **changes)).findings]
+    findings += [f for changes, *_ in LOSSES.values() for f in verdict(replace(LOSS, **changes)).findings]
     assert {finding.reason for finding in findings if finding.level != "green"} == set(WARNINGS)

@@ -132,7 +132,7 @@ def _only(base: Side, other: Side) -> str:
 
 
 def _lost(base: RunRow, other: RunRow) -> str:
-    """The next token against dense's, how far the odds moved, and the error of what was audited."""
+    """The next token against dense's, the predicted loss, how far the odds moved, and the error of what was audited."""
     names = {"the baseline": base.top1_agreement, "this run": other.top1_agreement}
     known = {name: found == 1 for name, found in names.items() if found is not None}
     right = [name for name, agreed in known.items() if agreed]
@@ -145,11 +145,12 @@ def _lost(base: RunRow, other: RunRow) -> str:
     else:
         told = f"The next token is dense’s in {('neither', f'{right[0]} alone' if right else '', 'both')[len(right)]}"
     for what, one, two in (
+        ("a predicted loss", base.loss_nats, other.loss_nats),
         ("a KL", base.kl_nats, other.kl_nats),
         ("a mean output error", base.mean_error, other.mean_error),
     ):
         if one is not None and two is not None:
-            unit = " nats" if what == "a KL" else ""
+            unit = "" if what == "a mean output error" else " nats"
             told += f", at {what} of {numbers.small(two)}{unit} (baseline {numbers.small(one)})"
     return told
 

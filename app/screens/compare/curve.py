@@ -55,6 +55,9 @@ class Error:
 
 
 ERRORS = {
+    "loss": Error(
+        "loss_nats", "predicted loss", " nats", "loss", "mean over the prompt's tokens, from replayed rows"
+    ),
     "kl": Error(
         "kl_nats", "KL of the next token", " nats", "answer", "n = 1 next token a run, against dense"
     ),

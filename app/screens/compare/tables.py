@@ -28,12 +28,23 @@ _METRIC_NAMES = {
 # Columns of settings: one that is the same on all sides is said once. Narrow windows leave out what names hold.
 _SETTINGS = ("calibration", "λ", "price", "domain", "tokens")
 _COLUMNS = (
-    *("side", "verdict", "kept", "KL, nats", "error", "prefill", "speedup", "against", *_SETTINGS),
+    *(
+        "side",
+        "verdict",
+        "kept",
+        "loss, nats",
+        "KL, nats",
+        "error",
+        "prefill",
+        "speedup",
+        "against",
+        *_SETTINGS,
+    ),
     *("sparse", "fallback", "uncertified", "conformal"),
 )
 _OF_RUN = (
-    "run_id prompt_name domain tokens price budget routed calibration gate_threshold density kl_nats mean_error "
-    "audit_rows fallback_share coverage total_ms dense_ms speedup"
+    "run_id prompt_name domain tokens price budget routed calibration gate_threshold density loss_nats loss_bound "
+    "kl_nats mean_error audit_rows fallback_share coverage total_ms dense_ms speedup"
 )
 
 
@@ -69,6 +80,7 @@ def sides_html(sides: Sides, rows: pd.DataFrame, times: Mapping[str, str]) -> st
     """
     heads = {
         "kept": glossary.heading("kept", "kept"),
+        "loss, nats": glossary.heading("loss, nats", "loss"),
         "KL, nats": glossary.heading("KL, nats", "answer"),
         "error": glossary.heading("error, mean", "error"),
         "against": '<th class="l">prefill against the baseline</th>',
@@ -83,6 +95,7 @@ def sides_html(sides: Sides, rows: pd.DataFrame, times: Mapping[str, str]) -> st
     cells = [_cells(side, row, times) for side, row in zip(sides.all, records, strict=True)]
     same = [name for name in _SETTINGS if len({made[name] for made in cells}) == 1]
     void = [] if rows["conformal_at_tau"].notna().any() else ["conformal"]
+    void += [] if rows["loss_nats"].notna().any() else ["loss, nats"]
     shown = [name for name in _COLUMNS if name not in (*same, *void)]
     lines = [[made[name] for name in shown] for made in cells]
     told = {name: cells[0][name].partition(">")[2].removesuffix("</td>") for name in same}
@@ -118,6 +131,9 @@ def _cells(side: Side, row: dict[str, Any], times: Mapping[str, str]) -> dict[st
         "sparse": f"<td>{row['sparse_units']:,} of {row['units']:,}</td>",
         "conformal": _td(row["conformal_at_tau"], numbers.share).replace("</td>", f"{void}</td>"),
         "verdict": _td(row["verdict"], str, "l"),
+        "loss, nats": _td(
+            row["loss_nats"], lambda value: f"{numbers.small(value)}{_most(row['loss_bound'])}"
+        ),
         "KL, nats": _td(row["kl_nats"], numbers.small),
         "error": _td(row["mean_error"], numbers.small),
         "prefill": _td(row["total_ms"], numbers.millis),
@@ -126,6 +142,10 @@ def _cells(side: Side, row: dict[str, Any], times: Mapping[str, str]) -> dict[st
         "fallback": _td(row["fallback_share"], numbers.share),
         "uncertified": f"<td>{row['uncertified_units']:,}{more}</td>",
     }
+
+
+def _most(bound: Any) -> str:
+    return "" if bound is None else f" ≤ {numbers.small(bound)}"
 
 
 def _td(value: Any, show: Any, style: str = "", none: str = "–") -> str:

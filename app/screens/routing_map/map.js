@@ -43,7 +43,8 @@ function cells(data, g) {
     paths[fill] += `M${x} ${y}h${w}v${h}h${-w}z`;
     const letter = data.letters[at];
     if (letter === " ") return;
-    const ink = data.inks[fill], value = data.values ? data.values[at] : "";
+    // Six characters need some 36 pixels; the hover says the value, too.
+    const ink = data.inks[fill], value = data.values && w >= 36 ? data.values[at] : "";
     const middle = px(x + w / 2), base = px(y + h / 2 + (value ? -2 : large ? 4.5 : 3.6));
     const rows = (letters[ink] ??= {}), line = (rows[base] ??= [[], ""]);
     line[0].push(middle);

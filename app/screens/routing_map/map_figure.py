@@ -27,6 +27,10 @@ _FORMATS = {
     "disagreement": ("standard deviation u of the row groups' means", numbers.mass),
     "risk": ("risk R of equation 4", numbers.mass),
     "entropy": ("entropy in nats, mean over the probe rows", lambda v: numbers.mass(v, 2)),
+    "loss_nats": (
+        "what the predicted loss owes to the head, thousandths of a nat a token",
+        lambda v: numbers.small(1000 * v),
+    ),
     "audited_error": ("relative output error, mean over the audited rows", lambda v: numbers.mass(v, 4)),
 }
 _IN_EVERY_HOVER = ("pattern", "density", "mass", "lower_mass", "fallback")
@@ -156,7 +160,10 @@ def _hovers(choices: pd.DataFrame, metric: str, certified: pd.DataFrame | None) 
             told = value_text(metric, getattr(row, metric))
             if row.pattern == families.DENSE and metric == "audited_error":
                 told = "none: a dense head reads every key"
-            lines.append(f"{metric.replace('_', ' ')} {told}")
+            name = (
+                "predicted loss, thousandths of a nat," if metric == "loss_nats" else metric.replace("_", " ")
+            )
+            lines.append(f"{name} {told}")
         if row.fallback in _MARKS:
             lines.append(outcome(row.pattern, row.fallback))
         if row.uncertified:

@@ -17,7 +17,16 @@ from routesparse.engine.store import queries
 from routesparse.engine.store.owner_view import OwnerView
 
 _map = browser_part.component(__file__, "map")  # one SVG, which reports clicks on cells
-_TERMS = ("kept", "speedup", "fallback", "uncertified", "answer", "error")  # of the figures at the top
+# Of the figures at the top.
+_TERMS = {
+    "Predicted loss": "loss",
+    "Causal area kept": "kept",
+    "Prefill": "speedup",
+    "Dense by fallback": "fallback",
+    "Uncertified": "uncertified",
+    "Next token": "answer",
+    "Output error": "error",
+}
 
 
 def render() -> None:
@@ -52,7 +61,7 @@ def render() -> None:
     is_whole = int(layers["units"].sum()) >= run.units
     missed = int(layers["uncertified"].sum()) if is_whole else None
     told = run_figures.figures(run, missed, int(layers["layer_uncertified"].sum()))
-    st.html(elements.boxes_html([(*box, term) for box, term in zip(told, _TERMS, strict=True)]))
+    st.html(elements.boxes_html([(*box, _TERMS[box[0]]) for box in told]))
     left, right = st.columns([1.75, 1], gap="small")
     with left:
         _map_card(store, run, shown, choices, layers, (layer, head))
@@ -94,7 +103,10 @@ def _map_card(
 ) -> None:
     theme = design.current_theme()
     with elements.card("map"):
-        switch.buttons("metric", METRICS, shown.metric)
+        # Of a model that is not fitted nobody knows what a head's part is.
+        split = choices["loss_nats"].notna().any() or shown.metric == "loss_nats"
+        lenses = {name: label for name, label in METRICS.items() if split or name != "loss_nats"}
+        switch.buttons("metric", lenses, shown.metric)
         shape = run.layers, run.heads
         # A click changes the ring alone.
         drawing, cells = store.made(
@@ -115,6 +127,10 @@ def _map_card(
             )
         _map(key="map", data={**drawing, "picked": list(picked)}, on_picked_change=_take_click)
         st.html(map_figure.legend(choices, cells, shown.metric, theme))
+        if shown.metric == "loss_nats" and choices["loss_nats"].isna().all():
+            states.note(
+                "Not measured: the predicted loss is split over heads only where the model is fitted."
+            )
         if shown.metric == "audited_error" and run.audit_depth == "none":
             again = {"from": queries.short_id(store, run.run_id), "audit": "rows"}
             navigate.link("Not audited: run it again with audit rows", "new", **again)

@@ -24,9 +24,9 @@ SHOWN = (
     "calibration",
     "tokens",
     "density",
+    "loss",
     "kl",
     "worst_row",
-    "certified",
     "fallback",
     "prefill",
     "speedup",
@@ -51,6 +51,9 @@ _COLUMNS: dict[str, tuple[str, int, str, str | None]] = {
     "limit": ("Tℓ", 44, "", TERMS["time_limit"]),
     "tau": ("τ", 60, "", TERMS["tau"]),
     "density": ("Kept", 52, "%.1f %%", TERMS["kept"]),
+    "loss": ("Loss, nats", 62, "%.2g", f"{TERMS['loss']} Nats a token"),
+    "loss_bound": ("At most", 58, "%.2g", TERMS["loss_bound"]),
+    "loss_true": ("True loss", 62, "%.2g", "Dense attention's KL at the replayed rows, nats a token"),
     "next_token": ("Next token", 66, "", TERMS["answer"]),
     "kl": ("KL, nats", 58, "%.2g", TERMS["answer"]),
     "same_tokens": ("Same tokens", 76, "%d", f"Leading tokens equal to dense's. {TERMS['continuation']}"),
@@ -118,6 +121,9 @@ def rows(
                 lambda agreed: "as dense" if agreed == 1 else "differs", na_action="ignore"
             ),
             "kl": runs["kl_nats"].astype(float),
+            "loss": runs["loss_nats"].astype(float),
+            "loss_bound": runs["loss_bound"].astype(float),
+            "loss_true": runs["loss_true"].astype(float),
             "same_tokens": runs["same_tokens"].astype(float),
             "first_difference": words("first_difference", "token {:.0f}".format, "none").where(
                 runs["same_tokens"].notna(), None
@@ -145,7 +151,8 @@ def rows(
         # Another prompt takes another time with the same settings, too.
         same = runs["prompt_sha256"] == baseline.prompt_sha256
         table["against"] = (runs["total_ms"] - baseline.total_ms).where(same).round()
-    return table.drop(columns=[name for name in ("tags", "notes", "quality") if table[name].isna().all()])
+    sparse = ("tags", "notes", "quality", "loss", "loss_bound", "loss_true")
+    return table.drop(columns=[name for name in sparse if table[name].isna().all()])
 
 
 def order(table: pd.DataFrame, chosen: Sequence[str], grouped: bool) -> list[str]:

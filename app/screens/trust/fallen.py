@@ -32,15 +32,11 @@ def share(kinds: pd.DataFrame, kind: str, column: str) -> float:
 
 
 def problems(shown: Scope, kinds: pd.DataFrame, certificates: pd.DataFrame) -> list[str]:
-    """What ran uncertified, and a rate of fallbacks above the limit. certificates: rows of layer_certificates."""
-    found, terms = [], glossary.TERMS
-    if certificates["uncertified"].any():
-        told = _layers(certificates, certificates["uncertified"], shown.everything)
-        found.append(f"{told}. {terms['uncertified_layers']}")
-    missed = int(kinds["uncertified"].sum())
-    if missed:
-        told = numbers.uncertified(missed, int(kinds["units"].sum()))
-        found.append(f"{told}. {terms['uncertified']} Raise Tℓ, or choose the policy certified.")
+    """Bounds that are too low, where nothing better is known, and a rate of fallbacks above the limit.
+
+    certificates: rows of layer_certificates.
+    """
+    found = [] if loss_speaks(shown) else low_bounds(shown, kinds, certificates)
     rate, limit = share(kinds, "dense by fallback", "units"), limit_of(shown.run)
     if rate > limit:
         found.append(
@@ -55,6 +51,24 @@ def problems(shown: Scope, kinds: pd.DataFrame, certificates: pd.DataFrame) -> l
                 "allow larger budgets; or accept dense attention for such prompts."
             )
         )
+    return found
+
+
+def loss_speaks(shown: Scope) -> bool:
+    """Whether the predicted loss stands in for bounds on kept mass, as in the verdict (``Facts.mass_counts``)."""
+    return not shown.everything and shown.run.tau_layer is not None and shown.run.loss_nats is not None
+
+
+def low_bounds(shown: Scope, kinds: pd.DataFrame, certificates: pd.DataFrame) -> list[str]:
+    """Layers and units whose bound on kept mass is below its τ. certificates: rows of layer_certificates."""
+    found, terms = [], glossary.TERMS
+    if certificates["uncertified"].any():
+        told = _layers(certificates, certificates["uncertified"], shown.everything)
+        found.append(f"{told}. {terms['uncertified_layers']}")
+    missed = int(kinds["uncertified"].sum())
+    if missed:
+        told = numbers.uncertified(missed, int(kinds["units"].sum()))
+        found.append(f"{told}. {terms['uncertified']} Raise Tℓ, or choose the policy certified.")
     return found
 
 

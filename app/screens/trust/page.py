@@ -1,4 +1,4 @@
-"""Trust: what is certified and what is not, what failed or fell back, and what the audit found."""
+"""Trust: the predicted loss; then its evidence, what is bounded, what failed or fell back, what the audit found."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.screens.trust import certificate, details, fallen, figures, output_claim, worst_heads
+from routesparse.app.screens.trust import (
+    certificate,
+    details,
+    fallen,
+    figures,
+    loss_card,
+    output_claim,
+    worst_heads,
+)
 from routesparse.app.shell import navigate, scope, view
 from routesparse.app.shell.access import access
 from routesparse.app.shell.scope import Scope
@@ -67,16 +75,26 @@ def _draw(store: OwnerView, shown: Scope, kinds: pd.DataFrame) -> None:
     certificates = fallback_queries.layer_certificates(store, shown.run_ids)
     audited = not coverage.empty
     problems = fallen.problems(shown, kinds, certificates)
-    if not shown.everything:
-        executed_error = coverage["executed_error"].max() if audited else float("nan")
-        told = escape(certified(shown.run, kinds, certificates, executed_error))
-        for word in ("Certified", "Not certified"):
-            told = told.replace(word, f"<b>{word}</b>")
-        st.html(f'<div class="rs-sub">{told}</div>')
+    executed_error = coverage["executed_error"].max() if audited else float("nan")
+    if shown.everything:
+        loss_card.scatter(store, shown)
+    else:
+        loss_card.card(store, shown)
         _answer(shown.run)
         problems = _void(shown.run, executed_error) + problems
     if problems:
         states.problem("What speaks against it", problems)
+    st.html(elements.heading("Evidence: kept mass", "retained_mass"))
+    if not shown.everything:
+        told = escape(certified(shown.run, kinds, certificates, executed_error))
+        for word in ("Certified", "Not certified"):
+            told = told.replace(word, f"<b>{word}</b>")
+        st.html(
+            f'<div class="rs-sub">{told} This mean does not tell runs that lose their answer from others.</div>'
+        )
+    if fallen.loss_speaks(shown):
+        for line in fallen.low_bounds(shown, kinds, certificates):
+            elements.sub(line)
     _kpis(coverage, gaps, kinds, certificates)
     fallen.card(store, shown, int(paid["events"].sum()), int(kinds["uncertified"].sum()))
     if audited:

@@ -357,3 +357,26 @@ def test_what_the_browser_draws_is_json_without_nan(store):
             probe.figure(heatmap, theme, 64, 300, masks.mask(heatmap, candidates, 64, 0)),
         ):
             json.dumps(chart, allow_nan=False)
+
+
+def test_the_lens_of_the_predicted_loss_is_there_where_heads_have_a_part(filled, record, open_page):
+    page = open_page("routing_map", run="3f9a1c20", metric="loss_nats")
+    assert "Predicted loss" in page.segmented_control(key="metric-choice").options
+    assert "what the predicted loss owes to the head, thousandths of a nat a token" in page.told
+    assert "0.0060 nats</b><small>at most 0.0130 nats, 95 %, fitted on mixed" in page.told
+    assert sum(choice.loss_nats for choice in record.choices) == pytest.approx(record.run.loss_nats)
+    bare = open_page("routing_map", run="c0de17aa")
+    assert "Predicted loss" not in bare.segmented_control(key="metric-choice").options
+    assert "not fitted: no bound with coverage" in bare.told
+    asked = open_page("routing_map", run="c0de17aa", metric="loss_nats").told
+    assert "only where the model is fitted" in asked
+
+
+def test_a_run_without_a_predicted_loss_says_not_measured_and_keeps_its_other_figures(
+    home, record, open_page
+):
+    run = replace(record.run, loss_nats=None, loss_bound=None, loss_fit=None, loss_alarm=None)
+    bundle.write_bundle(replace(record, run=run, losses=()), home / "spool")
+    html = open_page("routing_map", run="3f9a1c20").told
+    assert "not measured</b><small>no rows were replayed" in html and "Uncertified" in html
+    assert "predicted loss" not in html.split("rs-verdict")[0]

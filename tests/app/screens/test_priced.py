@@ -74,7 +74,8 @@ def test_a_head_that_climbed_with_its_layer_says_whose_certificate_failed(stored
 
 def test_the_map_has_a_column_of_layer_certificates(stored, priced, open_page):
     html = open_page("routing_map", run=RUN).told
-    assert "sparse units; 0 of 4 layers</small>" in html and "Beside the map" in html
+    assert "sparse units; 0 of 4 layers</small>" in open_page("trust", run=RUN).told
+    assert "0 of 4 layers</small>" not in html and "Beside the map" in html, "a loss was predicted"
     view, shape = access().store, (4, 4)
     arguments = (
         queries.choices(view, RUN, 0),
@@ -111,7 +112,7 @@ def test_a_layer_below_its_tau_is_told_and_a_certified_one_says_nothing_of_the_k
     html = open_page("trust", run=RUN).told
     assert f"{told}: layer 2 (0.600 &lt; 0.70)" in html
     assert "3 of 4 sparse layers keep at least 0.70 of their attention" in html
-    assert told in open_page("routing_map", run=RUN).told
+    assert "bound on kept mass below" not in open_page("routing_map", run=RUN).told, "a loss was predicted"
     table = open_page("runs").dataframe[0].value.set_index("run")["uncertified_layers"]
     assert table[RUN[-8:]] == "1 of 4" and table[CERTIFIED[-8:]] == "0 of 4"
     assert "<td>0, 1 layer</td>" in open_page("compare", runs=f"{CERTIFIED},{RUN}").told

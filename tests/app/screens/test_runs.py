@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from streamlit.dataframe_util import convert_pandas_df_to_arrow_bytes
 from streamlit.elements.lib.pandas_styler_utils import marshall_styler
@@ -125,7 +126,7 @@ def test_runs_of_one_prompt_stand_together_and_say_how_they_differ(three, open_p
     ("query", "found"),
     [
         ({"reason": "next token differs"}, [AGAIN]),
-        ({"reason": "answer not checked"}, [CODE]),
+        ({"reason": "loss not fitted"}, [CODE]),
         ({"level": "Not safe"}, [AGAIN]),
         ({"reason": "heads expanded by fallback", "q": "needles"}, [AGAIN, RUN]),
         ({"q": AGAIN[-8:]}, [AGAIN]),
@@ -137,12 +138,28 @@ def test_runs_are_found_by_verdict_and_reason(three, open_page, query, found):
     assert listed(page) == [run_id[-8:] for run_id in found]
 
 
+def test_predicted_losses_are_numbers_that_sort_and_no_column_where_no_run_has_one(
+    waiting, home, record, factory, open_page
+):
+    table = open_page("runs").dataframe[0].value
+    assert sorted(table["loss"]) == [0.006, 0.006] and table["loss_bound"].tolist() == [0.013] * 2
+    assert table.set_index("run")["loss_true"].isna().tolist() == [True, False]
+    assert run_table.columns()["loss"]["type_config"]["type"] == "number"
+    stored = queries.runs(access().store).assign(loss_nats=np.nan, loss_bound=np.nan, loss_true=np.nan)
+    old = run_table.rows(stored, verdicts.of_rows(stored), None)
+    assert not {"loss", "loss_bound", "loss_true"} & set(old)
+    assert run_table.order(old, run_table.SHOWN, False) == [
+        "prompt",
+        *(n for n in run_table.SHOWN if n != "loss"),
+    ]
+
+
 def test_columns_come_from_the_address_and_numbers_keep_their_digits(three, open_page):
     page = open_page("runs")
     table = page.dataframe[0].value
     small = table.loc[table["run"] == AGAIN[-8:], "worst_row"].iloc[0]
     assert small == 0.0000123 and run_table.columns()["worst_row"]["type_config"]["format"] == "%.2g"
-    assert set(run_table.SHOWN) >= {"verdict", "settings", "calibration", "kl", "worst_row", "certified"}
+    assert set(run_table.SHOWN) >= {"verdict", "settings", "calibration", "loss", "kl", "worst_row"}
     assert run_table.order(table, ["notes", "run", "kl"], False) == ["prompt", "kl", "run"]
     assert run_table.order(table, ["kl"], True) == ["prompt", "differs", "kl"]
     page = open_page("runs", columns="kl,nonsense")

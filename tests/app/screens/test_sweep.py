@@ -73,6 +73,7 @@ def measured(home, queue, submitted, record, factory):
             kl_nats=kl,
             mean_error=error,
             top1_agreement=None if kl is None else 1.0,
+            loss_nats=None,  # as of runs made before a loss was predicted
             total_ms=prefill,
             dense_ms=None if kl is None else 1400.0,
         )
@@ -269,6 +270,22 @@ def test_the_cheapest_setting_below_an_error_is_named(measured, open_page):
     assert "is <b>B, price 0.5</b>: audited output error 0.04" in text_of(page)
 
 
+def test_the_predicted_loss_leads_where_there_is_one(measured, home, record, factory, open_page):
+    for run_id, loss, area in (("aaaa000000000001", 0.006, 0.2), ("bbbb000000000002", 0.012, 0.1)):
+        made = factory.rename(record, run_id)
+        run = replace(made.run, loss_nats=loss, loss_bound=2 * loss, density=area)
+        bundle.write_bundle(replace(made, run=run), home / "spool")
+    page = open_page("compare", runs="aaaa0000,bbbb0000", below="0.01")
+    html = text_of(page)
+    assert "predicted loss 0.006 nats, reads 20.0 % of the causal area" in html
+    assert "a predicted loss of 0.012 nats (baseline 0.006)" in html
+    assert ">0.006 ≤ 0.012</td>" in html and ">0.012 ≤ 0.024</td>" in html
+    assert (
+        "loss, nats"
+        not in text_of(open_page("compare", sweep=measured)).split("<table>")[1].split("</tr>")[0]
+    )
+
+
 @pytest.mark.parametrize("below", ["soon", "-1", "nan", "9" * 400])
 def test_an_accepted_error_that_is_no_number_is_as_if_none_was_typed(measured, open_page, below):
     page = open_page("compare", sweep=measured, below=below)
@@ -413,6 +430,7 @@ def test_runs_that_ran_dense_say_so(home, queue, submitted, record, factory, ope
         empty = replace(record, choices=(), candidates=(), fallbacks=(), audits=(), probes=())
         made = factory.rename(empty, claim.run_id)
         totals = {"units": 0, "density": None, "kl_nats": None, "mean_error": None, "routed": False}
+        totals |= {"loss_nats": None}
         run = replace(made.run, sweep=submitted, **totals)
         bundle.write_bundle(replace(made, run=run), home / "spool")
         queue.finish(claim, claim.run_id)

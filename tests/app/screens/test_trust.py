@@ -34,16 +34,20 @@ def with_audits(record, **values):
     return replace(record, audits=tuple(replace(a, **values) for a in record.audits))
 
 
-def test_the_page_says_what_is_certified_then_what_failed_then_what_was_audited(filled, record, open_page):
+def test_the_page_leads_with_the_loss_then_its_evidence_what_failed_and_what_was_audited(
+    filled, record, open_page
+):
     page = open_page("trust", run=RUN)
     html = page.told
     pairs = sparse_audits(record)
     what = "sparse units, a head in a segment each, keep at least 0.90 of their attention"
     certified = f"{len(pairs)} of {len(pairs)} {what}"
     parts = [
+        "Predicted loss<",
+        "next token agrees with dense",
+        "Evidence: kept mass",
         f"<b>Certified</b> with 95 % confidence: {certified}",
         "<b>Not certified</b>: a single row, all heads together, the answer.",
-        "next token agrees with dense",
         "What failed or fell back",
         "Worst heads, by output error",
         "Error against its bounds",

@@ -44,17 +44,19 @@ def runs(home, record, factory):
 def test_every_page_about_a_run_says_whether_it_is_safe(runs, open_page, page):
     missed, units = len(runs.uncertified), runs.run.units
     bad = open_page(page, run=RED).told
-    assert f"<b>Not safe.</b> {missed} of {units} units ran uncertified: do not trust this run." in bad
+    told = f"{missed} of {units} units have a bound on kept mass below τ: do not trust this run."
+    assert f"<b>Not safe.</b> {told}" in bad
     assert 'class="rs-verdict red"' in bad
     good = open_page(page, run=GREEN).told
-    assert "<b>No warning.</b> Next token as by dense, KL 0.0021 nats." in good
+    loss = "Predicted loss 0.0060 nats a token, at most 0.0130 (95 %, fitted on mixed)"
+    assert f"<b>No warning.</b> {loss}." in good and "Next token as by dense, KL 0.0021 nats." in good
 
 
 def test_runs_name_the_verdict_of_each(runs, open_page):
     table = open_page("runs").dataframe[0].value
     found = dict(zip(table["run"], table["verdict"], strict=True))
-    assert found[GREEN[-8:]] == "✓ as dense, KL 0.0021 nats"
-    assert found[RED[-8:]] == f"✕ {len(runs.uncertified)} of {runs.run.units} units uncertified"
+    assert found[GREEN[-8:]] == "✓ loss 0.0060, ≤ 0.0130"
+    assert found[RED[-8:]] == f"✕ {len(runs.uncertified)} of {runs.run.units} units: bound < τ"
     assert found[DRIFT[-8:]] == "! drift alarm"
     assert dict(zip(table["run"], table["next_token"], strict=True))[RED[-8:]] == "as dense"
     assert table["kl"].tolist() == [0.0021] * 3
@@ -158,6 +160,7 @@ def test_texts_that_go_on_are_shown_escaped_with_what_differs_marked(row, told):
 
 def test_a_run_that_was_not_compared_says_how_to_compare_it(filled, open_page):
     html = open_page("routing_map", run="c0de17aa").told
+    assert "by a stated factor; the model is not fitted, so no coverage." in html
     assert (
         "Not compared: no dense prefill ran" in html
         and "Answer not compared: run the prompt with dense, too" in html

@@ -40,6 +40,24 @@ def test_a_defect_in_a_fragment_is_logged_once_a_session_and_quotes_nothing(home
     assert "heliotrope" not in line + page.told
 
 
+def test_a_fragment_of_the_script_itself_is_drawn():
+    """Streamlit runs app/main.py as ``__main__``, which is in no package."""
+
+    def script():
+        import streamlit as st
+
+        from routesparse.app.shell import boundary
+
+        def part():
+            st.html("drawn")
+
+        part.__module__ = "__main__"
+        boundary.timed(part, None)()
+
+    page = AppTest.from_function(script).run()
+    assert not page.exception and page.get("html")[0].proto.body == "drawn"
+
+
 def test_no_page_has_a_fragment_without_a_boundary():
     files = [path for path in APP.rglob("*.py") if "st.fragment" in path.read_text("utf-8")]
     assert [path.name for path in files] == ["boundary.py"]

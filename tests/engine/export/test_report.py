@@ -92,6 +92,22 @@ def test_each_segment_has_a_map_with_a_letter_for_every_unit(record, page):
         assert ("■" in cell) == (choice.fallback == "dense")
 
 
+def test_the_predicted_loss_leads_with_its_stretches_and_the_truth(record):
+    made = report_page.page(record, words=True)
+    told = f"at most 0.0130 nats (95 % confidence). Dense ran, too: true {record.true_loss:.4f} nats a token"
+    assert f"Predicted 0.0060 nats a token, by the model&#x27;s fit on mixed; {told}" in made
+    assert made.index("<dt>Predicted loss</dt>") < made.index("<dt>Causal area kept</dt>")
+    assert "its text" in made and "its text" not in report_page.page(record, words=False)
+    unfitted = replace(record.run, loss_fit=None, loss_alarm=None, loss_target=0.01)
+    made = report_page.page(replace(record, run=unfitted, losses=()), words=False)
+    assert "by a stated factor; at most 0.0130 nats (no coverage); target 0.01 nats." in made
+    alarm = replace(record, run=replace(record.run, loss_alarm=True))
+    assert "does not hold: the replayed rows are unlike" in report_page.page(alarm, words=False)
+    none = replace(record, run=replace(record.run, loss_nats=None), losses=())
+    made = report_page.page(none, words=False)
+    assert "no rows of this run were replayed" in made and "<dt>Uncertified</dt>" in made
+
+
 def test_tables_hold_the_numbers_of_the_run(record, page):
     times = page.table("layer")
     assert [row[0] for row in times[1:]] == [f"layer {row.layer}" for row in record.layers]

@@ -22,6 +22,12 @@ CHANGES = {
     "drift": lambda made: replace(made, run=replace(made.run, drift_alarm=True)),
     "another token": lambda made: replace(made, run=replace(made.run, top1_agreement=0.0, kl_nats=1.5)),
     "not compared": lambda made: replace(made, run=replace(made.run, top1_agreement=None, kl_nats=None)),
+    "loss not predicted": lambda made: replace(
+        made, run=replace(made.run, loss_nats=None, loss_bound=None, loss_fit=None, loss_alarm=None)
+    ),
+    "loss not fitted": lambda made: replace(made, run=replace(made.run, loss_fit=None, loss_alarm=None)),
+    "loss unlike the fit": lambda made: replace(made, run=replace(made.run, loss_alarm=True)),
+    "loss above its target": lambda made: replace(made, run=replace(made.run, loss_target=0.005)),
     "violated": lambda made: replace(made, audits=(replace(made.audits[0], violations=3), *made.audits[1:])),
     "kernel": wrong_kernel,
     "not audited": lambda made: replace(

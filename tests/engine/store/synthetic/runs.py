@@ -94,7 +94,7 @@ def make_record(
     return RunRecord(
         run=run,
         layers=tuple(layer_rows),
-        choices=tuple(choices),
+        choices=_with_losses(choices, run.loss_nats),
         candidates=tuple(candidates),
         fallbacks=tuple(fallbacks),
         audits=tuple(audits),
@@ -204,7 +204,8 @@ def _run(run_id, name, domain, layers, heads, segments, tokens, seed, choices, a
         kl_nats=0.0021 if dense else None,
         loss_nats=0.006,
         loss_bound=0.013,
-        loss_fit=None,
+        loss_fit="mixed",
+        loss_alarm=False,
         loss_ms=90.0,
     )
 
@@ -225,6 +226,12 @@ def _answers(run_id, keep_text):
         )
         for place, (token, text, dense, routed) in enumerate(tokens)
     )
+
+
+def _with_losses(choices, loss):
+    """The run's predicted loss, spread over its heads by the mass that each lost."""
+    lost = sum(1 - c.mass for c in choices)
+    return tuple(replace(c, loss_nats=loss * (1 - c.mass) / lost) for c in choices)
 
 
 def _losses(run_id, tokens, dense):
