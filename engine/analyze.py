@@ -17,7 +17,6 @@ from routesparse.engine.audit.answer import (
     continuation_row,
     continued,
 )
-from routesparse.engine.audit.loss import Replay, with_loss
 from routesparse.engine.audit.rows import AUDIT_ROWS, RowAuditor
 from routesparse.engine.calibration import fitted
 from routesparse.engine.calibration.artifact import Calibration, load_calibration
@@ -41,6 +40,7 @@ from routesparse.engine.prompts.text import Prompt
 from routesparse.engine.record.passes import PromptTrace, RunInfo
 from routesparse.engine.rows import PromptRow, RunRecord
 from routesparse.engine.runtime.dense_forward import KeptRows, sample_rows, with_forward_errors
+from routesparse.engine.runtime.loss import Replay, with_loss
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.transformers import attention_modules, routed_by
 from routesparse.engine.runtime.watching import watched
@@ -92,7 +92,7 @@ def analyze_prompt(
     "write". graphs: of earlier prompts of this model (runtime/session.py). probe_bytes: of the heatmaps, where they
     should be smaller.
     tuned_price: for the record, the name of the quality target that set the configuration's price. loss_target: for the
-    record, the loss that was asked for, nats a token. The loss is predicted in any case (audit/loss.py).
+    record, the loss that was asked for, nats a token. The loss is predicted in any case (runtime/loss.py).
     Errors: CalibrationError, ProfileError, ConfigError, NumericsError; nothing is written by this function.
     """
     calibrated = load_calibration(calibration) if isinstance(calibration, str) else calibration

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from routesparse.engine.calibrate.choose import price_of
 from routesparse.engine.calibration import fitted
 from routesparse.engine.calibration.artifact import Calibration, load_calibration
+from routesparse.engine.calibration.choose import price_of
 from routesparse.engine.calibration.fitted import Fitted
 from routesparse.engine.calibration.tuned import TunedPrice
 from routesparse.engine.config import AuditDepth, RouterConfig, default_segment

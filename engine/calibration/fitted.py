@@ -8,7 +8,7 @@ and the KL that the replay of a few rows sees (runtime/replay.py). Three things 
   weight 1 / (K + 1); the missing weight lies at infinity (hierarchical conformal prediction: Lee, Barber and Willett,
   "Distribution-free inference with hierarchical data", 2023). So a bound at .95 needs 19 documents, and holds for a
   window of a document like these, in the mean over such windows; it says nothing of other kinds of text;
-* the loss at each price, from which ``calibrate/choose.py`` takes the price of a target.
+* the loss at each price, from which ``calibration/choose.py`` takes the price of a target.
 
 weights are tr F / D of every head (calibrate/fisher.py): how a run's loss is shared out among its heads.
 """
@@ -159,7 +159,7 @@ class Fitted:
         return weighted / max(float(weighted.sum()), 1e-300)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """As ``calibrate/choose.py`` reads measured windows."""
+        """As ``calibration/choose.py`` reads measured windows."""
         names = ("domain", "document", "document_sha256", "cluster", "index", "sha256")
         for window in self.windows:
             about = {name: getattr(window, name) for name in names}
@@ -167,7 +167,7 @@ class Fitted:
                 yield about | {"split": "calibration", "price": price, "kl": kl, "area": area}
 
     def header(self) -> dict[str, Any]:
-        """As ``calibrate/choose.py`` reads where rows come from."""
+        """As ``calibration/choose.py`` reads where rows come from."""
         about = {name: getattr(self, name) for name in ("tokens", "model", "dtype", "device", "library_hash")}
         more = {"revision": self.model_revision, "stamp": self.stamp, "seed": self.seed}
         return about | more | {"git_commit": self.commit}

@@ -1,6 +1,6 @@
 """A tuned price: the cheapest price at which a loss against dense attention stayed below a target, and its evidence.
 
-It takes the place of a price chosen by hand under the policy "priced"; ``calibrate/choose.py`` makes it
+It takes the place of a price chosen by hand under the policy "priced"; ``calibration/choose.py`` makes it
 and proves what it claims. It is an artifact of its own beside the calibrations, in a folder below theirs: a
 calibration's delta is stamped with the one price that it was measured at, and stays valid as it is.
 

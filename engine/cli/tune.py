@@ -13,10 +13,10 @@ import typer
 from rich.table import Table
 
 from routesparse.engine import paths
-from routesparse.engine.calibrate.choose import LEAST_CLUSTERS, Row, Target, check_kind, choose
 from routesparse.engine.calibrate.questions import are_questions, read_questions
 from routesparse.engine.calibrate.tuning_rows import WINDOW, read_measured
 from routesparse.engine.calibration import tuned
+from routesparse.engine.calibration.choose import LEAST_CLUSTERS, Row, Target, check_kind, choose
 from routesparse.engine.calibration.folders import LEAST_TOKENS, check_name
 from routesparse.engine.calibration.tuned import Part, TunedPrice
 from routesparse.engine.cli.checks import check_prompts, json_target, writable_folder

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from routesparse.engine import paths
-from routesparse.engine.calibrate.choose import price_of
 from routesparse.engine.calibrate.fitting import fitted_from
 from routesparse.engine.calibration import fitted
 from routesparse.engine.calibration.artifact import stamp_of
+from routesparse.engine.calibration.choose import price_of
 from routesparse.engine.calibration.fitted import MIXED, unfitted, upper_quantile
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError

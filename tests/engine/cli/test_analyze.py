@@ -20,7 +20,7 @@ from tests.engine.conftest import files_of
 # The contract of --json, in order.
 FIELDS = (
     "run_id model tokens layers heads segments policy tau tau_layer price uncertified_units uncertified_layers "
-    "layer_certificates choices timings audit verdict answer bundle"
+    "layer_certificates choices timings audit loss verdict answer bundle"
 )
 CHOICE = (
     "batch_index layer head segment pattern budget density mass lower_mass disagreement risk kernel_us fallback "

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
-from routesparse.engine.calibrate.choose import price_of
 from routesparse.engine.calibration import fitted
+from routesparse.engine.calibration.choose import price_of
 from routesparse.engine.calibration.fitted import FLOOR, MIXED, Fitted
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.lab import study

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from routesparse.engine.calibrate import choose as choosing
-from routesparse.engine.calibrate.choose import CAP, Target, choose, kept_prices, least_area, sample
+from routesparse.engine.calibration import choose as choosing
 from routesparse.engine.calibration.artifact import stamp_of
+from routesparse.engine.calibration.choose import CAP, Target, choose, kept_prices, least_area, sample
 from routesparse.engine.calibration.tuned import MEASURES
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError, ConfigError

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from routesparse.engine.analyze import analyze_prompt
-from routesparse.engine.audit.loss import Replay, Seen, with_loss
 from routesparse.engine.calibrate.fitting import fitted_from
 from routesparse.engine.calibration import fitted
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.models.load import load_model
 from routesparse.engine.prompts.text import decode_prompt
 from routesparse.engine.runtime import replay
+from routesparse.engine.runtime.loss import Replay, Seen, with_loss
 from routesparse.engine.store.bundle import read_bundle, write_bundle
 from tests.engine.calibration.test_fitted import HEADER, rows
 
