@@ -34,6 +34,7 @@ from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.device.names import device_name
 from routesparse.engine.errors import ConfigError, PromptError, UnsupportedModelError
 from routesparse.engine.rows import EXECUTED_TOLERANCE
+from routesparse.engine.runtime.replay import LayerKeys
 from routesparse.engine.runtime.transformers import attention_modules, check_supported
 from routesparse.engine.runtime.watching import Call, watched
 from routesparse.engine.schema import Count, Positive, Real, Whole
@@ -124,6 +125,8 @@ class Report:
     attention: Callable[..., Any] | None = None  # the wrapped function, where a function was given
     named: set[str] = field(default_factory=set)  # labels of named rows that some pass had
     about: About = field(default_factory=About)  # what ``to_bundle`` says of model and prompt
+    # Keys and values of every layer of the last pass of a model, for a replay (runtime/replay.py); None: not held.
+    kept: dict[int, LayerKeys] | None = None
 
     def __post_init__(self) -> None:
         argument(Positive, self.keep, "keep")
@@ -178,6 +181,7 @@ def certify(
     seed: int = 0,
     every: int = 1,
     keep: int = KEEP,
+    hold: bool = False,
 ) -> Iterator[Report]:
     """Certify every prefill that a model runs, or every call of a function, inside the block.
 
@@ -188,13 +192,14 @@ def certify(
     and the share of rows that may have more; None: the verdict asks for rounding only.
     rows_at: rows to be scored beside the ``rows`` random ones of each head: "16000:16384" in tokens, or "last:64";
     those that a pass has no queries of are left out of it.
-    every: 1 forward pass in so many, for servers. keep: the report holds so many passes, the last ones.
+    every: 1 forward pass in so many, for servers. keep: the report holds so many passes, the last ones. hold: of a
+    model the last pass's keys and values, too, in ``report.kept``.
     Errors: ConfigError, PromptError, UnsupportedModelError; PromptError where nothing ran that could be certified, or
     named rows were in no pass.
     """
     settings = Settings(confidence, mass_level, tolerance, most_beyond)
     request = Request(settings, rows, seed, plan, plan_name, block, every, read_names(rows_at), plan_note)
-    report = Report(keep=keep)
+    report = Report(keep=keep, kept={} if hold else None)
     if isinstance(what, torch.nn.Module) and hasattr(what, "config"):
         model: Any = what
         check_supported(model)
@@ -285,6 +290,8 @@ class _Listener:
         if call.inputs.q.shape[2] < 2:
             return
         self._inputs = call.inputs
+        if self._report.kept is not None:
+            self._report.kept[call.layer] = LayerKeys.of(call.inputs, call.window)
         self._scores[call.layer] = self._request.scored(
             call.inputs, call.out, self._salt, call.layer, call.window
         )

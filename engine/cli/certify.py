@@ -17,6 +17,7 @@ from routesparse.engine.cli.options import BundleFolder, JsonFlag, ModelName, Pr
 from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.errors import ConfigError, first_line
 from routesparse.engine.rounding import all_digits, at_least, at_most
+from routesparse.engine.seeds import stable_seed
 
 if TYPE_CHECKING:
     from routesparse.engine.certification.record import About
@@ -112,6 +113,8 @@ def certify(
     import torch
 
     from routesparse.engine.certification.certify import certify as certified
+    from routesparse.engine.runtime import replay
+    from routesparse.engine.runtime.loss import of_anybody
 
     ids = torch.as_tensor(tokens.token_ids, dtype=torch.long, device=loaded.device)[None]
     watching = certified(
@@ -126,20 +129,35 @@ def certify(
         tolerance=tolerance,
         most_beyond=most_beyond,
         seed=seed,
+        hold=True,
     )
-    with _attention(loaded.model, attention), torch.no_grad(), plan.serving(loaded.model), watching as found:
+    stretches = replay.rows_of(tokens.tokens - 1, stable_seed("replay", seed, tokens.sha256))
+    with ExitStack() as stack:
+        hidden = None
+        if stretches is not None:
+            at = torch.from_numpy(stretches.flatten()).to(loaded.device)
+            hidden = stack.enter_context(replay.hidden_at(loaded.model, at))
+        stack.enter_context(_attention(loaded.model, attention))
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(plan.serving(loaded.model))
+        found = stack.enter_context(watching)
         loaded.model(ids, logits_to_keep=1, use_cache=False)
+    loss = None
+    if hidden is not None and found.kept is not None:
+        loss = of_anybody(loaded, ids, found.kept, hidden, plan.name == _OWN)
+    found.kept = None
     _check_used(found.last)
     asked: dict[str, Any] = {"attention": attention, "method": method, "plan": plan.name}
     asked |= {"block_q": block_q, "block_k": block_k, "rows_at": labels or None}
     asked["router"] = None if plan.config is None else plan.config.to_dict()
     if not json_output:
         _print(found.last)
+        _print_loss(loss)
     found.about = _about(loaded, tokens, asked, keep_text=not no_text)
     bundle = found.to_bundle(target)
     if json_output:
         told = {"run_id": bundle.name, "model": loaded.name, "device": loaded.device}
-        print_json({**told, **found.last.as_dict(), "bundle": str(bundle)})
+        print_json({**told, **found.last.as_dict(), "loss": loss, "bundle": str(bundle)})
     else:
         after = "" if target == paths.spool() else "after `routesparse ingest` "
         print(f"{after}the dashboard shows it on the page Trust, run {bundle.name[-8:]}\n{bundle}")
@@ -291,6 +309,15 @@ def _print(found: Certified) -> None:
         )
     subject = f"attention {found.name!r}" + (f" by {found.plan}" if planned else "")
     console.print(f"{subject}: {found.verdict.level}: {found.verdict.sentence}", soft_wrap=True)
+
+
+def _print_loss(loss: dict[str, Any] | None) -> None:
+    if loss is None:
+        return
+    by = "a stated factor: the model is not fitted" if loss["loss_fit"] is None else "the factor of its fit"
+    bound = "no bound" if loss["loss_bound"] is None else f"at most {loss['loss_bound']:.4f} (95%)"
+    told = f"predicted loss {loss['loss_nats']:.4f} nats a token, {bound}, by {by}"
+    out_console().print(f"{told}; {loss['replayed_rows']} rows replayed", soft_wrap=True)
 
 
 def _head(claims: Any) -> str:

@@ -25,6 +25,7 @@ from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.replay import (
     HiddenRows,
     Keeping,
+    LayerKeys,
     figures_of,
     hidden_at,
     kl_of,
@@ -36,6 +37,7 @@ from routesparse.engine.seeds import stable_seed
 HEAD_ROWS = 64  # of the replayed ones, where every head's own error is measured
 # Of the free memory: keys and values beyond it are not held for a replay.
 MEMORY_SHARE = 0.25
+CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,23 @@ class Replay:
     def _wait(self) -> None:
         if self._loaded.on_gpu:
             torch.cuda.synchronize(self._loaded.model.device)
+
+
+def of_anybody(
+    loaded: LoadedModel, ids: torch.Tensor, kept: dict[int, LayerKeys], run: HiddenRows, ours: bool
+) -> dict[str, Any]:
+    """The predicted loss of a prefill by any attention: loss_nats, loss_bound and loss_fit as of a run, replayed_rows.
+
+    kept, run: of the prefill of token ids int64 [1, n]. ours: it was our own router; only then a fit's bound holds.
+    """
+    assert run.hidden is not None
+    exact = replayed(loaded.model, {"input_ids": ids[:, run.rows]}, kept, run.rows)
+    mean = float(kl_of(loaded.model, exact, run.hidden).mean())
+    fit, found, kind = fitted.of_model(loaded.revision), fitted.unfitted(mean), None
+    if fit is not None:
+        kind, found = fitted.MIXED, fit.predicted(mean, fitted.MIXED, CONFIDENCE)
+    bound = found.bound if ours else None
+    return {"loss_nats": found.nats, "loss_bound": bound, "loss_fit": kind, "replayed_rows": len(run.rows)}
 
 
 def with_loss(record: RunRecord, seen: Seen | None, fit: Fitted | None, target: float | None) -> RunRecord:

@@ -43,8 +43,13 @@ CHUNK = 256  # rows whose log-probabilities exist at a time
 class LayerKeys:
     """What a layer's attention read: keys and values [1, Hkv, n, D], held and not copied."""
 
-    inputs: AttentionInputs
+    inputs: AttentionInputs  # without queries
     window: int | None
+
+    @classmethod
+    def of(cls, inputs: AttentionInputs, window: int | None) -> LayerKeys:
+        """Of one call."""
+        return cls(replace(inputs, q=inputs.q[:, :, :0]), window)
 
 
 class Keeping(AttentionRouter):
@@ -63,7 +68,7 @@ class Keeping(AttentionRouter):
         """See ``AttentionRouter.attend``; a layer with a window lost nothing."""
         out = self._inner.attend(inputs, layer=layer, window=window)
         if inputs.q.shape[2] > 1:
-            self.kept[layer] = LayerKeys(replace(inputs, q=inputs.q[:, :, :0]), window)
+            self.kept[layer] = LayerKeys.of(inputs, window)
         if self._rows is not None and inputs.q.shape[2] == inputs.k.shape[2] > 1:
             asked = replace(inputs, q=inputs.q[:, :, self._rows])
             if window not in self._masks:

@@ -53,13 +53,17 @@ def test_a_model_is_fitted_and_aimed_with_and_the_rows_stay(run, model, home, ki
     assert told["path"] == str(home / "fits" / "tiny.json") and made.name == "tiny"
     assert made.domains == ["law", "verse"] and made.prices == (0.5, 4.0) and len(made.windows) == 12
     assert len({(one.domain, one.document) for one in made.windows}) == 6 and all(map(all, made.weights))
-    assert max(one.replayed[1] for one in made.windows) > 0 < max(one.kl[1] for one in made.windows), made.windows
+    assert max(one.replayed[1] for one in made.windows) > 0 < max(one.kl[1] for one in made.windows), (
+        made.windows
+    )
     # Nothing is measured again.
     rows = home / "fits" / "tiny.jsonl"
     lines = rows.read_text().splitlines()
     code, out, _ = fit(run, model, kinds)
     assert code == 0 and "factor and bound at .95" in out and "too few" in out
-    assert [line for line in rows.read_text().splitlines() if '"kl"' in line] == [x for x in lines if '"kl"' in x]
+    assert [line for line in rows.read_text().splitlines() if '"kl"' in line] == [
+        x for x in lines if '"kl"' in x
+    ]
 
     (tmp_path / "a.txt").write_text(" ".join(random.Random(9).choices(WORDS, k=220)))
     shared = ("analyze", tmp_path / "a.txt", "--model", model, "--break-even", 512, "--segment", 1_024)
@@ -75,7 +79,10 @@ def test_a_model_is_fitted_and_aimed_with_and_the_rows_stay(run, model, home, ki
     assert code == 0 and "no price that was measured keeps a loss of 1e-06 on mixed texts" in err
     seen = []
     WarmAnalysis(lambda prompt, loaded, config, **wishes: seen.append((config.price, wishes["loss_target"])))(
-        RunRequest(model=str(model), segment=1_024, loss=1e-6), decode_prompt(b"a b", "a"), "id", lambda *_: None
+        RunRequest(model=str(model), segment=1_024, loss=1e-6),
+        decode_prompt(b"a b", "a"),
+        "id",
+        lambda *_: None,
     )
     assert seen == [(0.5, 1e-6)]
 

@@ -126,3 +126,25 @@ def test_command_line_and_json_tell_the_loss_first(run, loaded, home, tmp_path):
     assert code == 2 and "is not fitted" in err and "routesparse fit" in err
     code, _, err = run(*shared, "--loss", 0.01, "--price", 1)
     assert code == 2 and "--loss sets the price" in err
+
+
+def test_certify_tells_the_loss_of_anybodys_attention(run, loaded, home, tmp_path):
+    (tmp_path / "ship.txt").write_text(TEXT)
+    shared = ("certify", "--prompt", tmp_path / "ship.txt", "--model", home / "tiny")
+    found = {}
+    for name, more in (
+        ("own", ()),
+        ("window", ("--method", "window=128")),
+        ("ours", ("--method", "routesparse")),
+    ):
+        code, out, err = run(*shared, *more, "--json")
+        assert code == 0, err
+        found[name] = json.loads(out)["loss"]
+    assert found["own"]["loss_nats"] < 1e-6 < found["window"]["loss_nats"]
+    assert {one["replayed_rows"] for one in found.values()} == {64}
+    header = HEADER | {"revision": loaded.revision}
+    fitted_from(rows("prose", 24), [header], None, name="t", command="c").save(home / "fits" / "t.json")
+    code, out, _ = run(*shared, "--method", "window=128")
+    assert code == 0 and "no bound, by the factor of its fit; 64 rows replayed" in out
+    code, out, _ = run(*shared, "--method", "routesparse")
+    assert code == 0 and "(95%), by the factor of its fit" in out
