@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from routesparse.engine.calibration import fitted
 from routesparse.engine.calibration.artifact import Calibration, load_calibration
-from routesparse.engine.calibration.choose import price_of
-from routesparse.engine.calibration.fitted import Fitted
+from routesparse.engine.calibration.choose import aimed
+from routesparse.engine.calibration.fitted import DEFAULT_LOSS, Fitted
 from routesparse.engine.calibration.tuned import TunedPrice
 from routesparse.engine.config import AuditDepth, RouterConfig, default_segment
 from routesparse.engine.errors import CalibrationError
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 # As analyze_prompt has them.
 _WISHES = ("audit", "measure_dense", "check_answer", "keep_text", "domain", "force")
-DEFAULT_LOSS = 0.01  # nats a token, in the mean over texts of a kind
 AnalyzePrompt = Callable[..., RunRecord]  # engine/analyze.py's analyze_prompt
 
 
@@ -120,21 +119,14 @@ class Analyst:
                 f"{self._loaded.name} is not fitted, so no price is known for a loss of {self.loss:g}; run "
                 f"`routesparse fit {self._loaded.name}`, or pass --price"
             )
-        kind = fit.kind_of(asked.domain)
-        try:
-            found = price_of(fit, kind, self.loss)
-        except CalibrationError:
-            least = min(fit.prices)
-            self.config = dataclasses.replace(self.config, price=least)
-            self.told = (
-                f"no price that was measured keeps a loss of {self.loss:g} on {kind} texts with confidence 0.95; the "
-                f"least, {least:g}, is used"
-            )
+        aim = aimed(fit, asked.domain, self.loss)
+        self.told, found = aim.says, aim.found
+        if found is None:
+            self.config = dataclasses.replace(self.config, price=aim.price)
             return
         self.config = found.applied(self.config, own_segment=asked.own_segment)
         if found.mismatch(self._loaded.revision, self.config) is None:
             self._target = found.name
-        self.told = f"{found.name}: {found.says}"
 
     def __call__(
         self,

@@ -289,3 +289,24 @@ def price_of(fit: Fitted, kind: str, loss: float, confidence: float = 0.95) -> T
         measured=fit.measured,
         command=fit.command,
     )
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What a fit has for a loss target. found: None where no measured price keeps it, and the least is taken."""
+
+    price: float
+    found: TunedPrice | None
+    says: str
+
+
+def aimed(fit: Fitted, label: str | None, loss: float) -> Aim:
+    """The price for prompts with this label."""
+    kind = fit.kind_of(label)
+    try:
+        found = price_of(fit, kind, loss)
+    except CalibrationError:
+        least = min(fit.prices)
+        told = f"no price that was measured keeps a loss of {loss:g} on {kind} texts with confidence 0.95; the least, "
+        return Aim(least, None, f"{told}{least:g}, is used")
+    return Aim(found.price, found, f"{found.name}: {found.says}")

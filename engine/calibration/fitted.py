@@ -50,6 +50,7 @@ STATED_FACTOR = (
 )
 LEAST_WINDOWS = 12  # of a kind, for an alarm
 FLOOR = 1e-6  # nats: below it a loss is rounding
+DEFAULT_LOSS = 0.01  # nats a token, in the mean over texts of a kind
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,22 @@ class Fitted:
     def factor(self, kind: str) -> float:
         """By which a replay is multiplied."""
         return self.predicted(1.0, kind, 0.5).nats
+
+    def summary(self) -> list[dict[str, Any]]:
+        """A row for each kind of text, then for all together; the bound is at .95, of one replayed nat."""
+        return [
+            {
+                "kind": kind,
+                "documents": len({(one.domain, one.document) for one in self.of(kind)}),
+                "windows": len(self.of(kind)),
+                "kl": dict(
+                    zip(self.prices, np.mean([one.kl for one in self.of(kind)], 0).tolist(), strict=True)
+                ),
+                "factor": self.factor(kind),
+                "bound": self.predicted(1.0, kind, 0.95).bound,
+            }
+            for kind in [*self.domains, MIXED]
+        ]
 
     def is_unlike(self, entropy: float, surprise: float, kind: str) -> bool:
         """Whether a replay's mean entropy and surprise lie outside what the fit saw of a kind of text.

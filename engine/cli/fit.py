@@ -95,14 +95,9 @@ def fit(
 
 def _print(made: Fitted, path: Path) -> None:
     table = Table("kind", "documents", *(f"KL at {price:g}" for price in made.prices), "factor", "bound")
-    for kind in [*made.domains, fitted.MIXED]:
-        of = made.of(kind)
-        losses = [sum(one.kl[place] for one in of) / len(of) for place in range(len(made.prices))]
-        bound = made.predicted(1.0, kind, 0.95).bound
-        told = "too few" if bound is None else f"{bound:.2f}"
-        documents = len({(one.domain, one.document) for one in of})
-        table.add_row(
-            kind, str(documents), *(f"{one:.4f}" for one in losses), f"{made.factor(kind):.2f}", told
-        )
+    for row in made.summary():
+        told = "too few" if row["bound"] is None else f"{row['bound']:.2f}"
+        losses = (f"{one:.4f}" for one in row["kl"].values())
+        table.add_row(row["kind"], str(row["documents"]), *losses, f"{row['factor']:.2f}", told)
     out_console().print(table)
     out_console().print(f"factor and bound at .95: of a replay's nats\n{path}", soft_wrap=True)

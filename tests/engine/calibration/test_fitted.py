@@ -11,7 +11,7 @@ from routesparse.engine import paths
 from routesparse.engine.calibrate.fitting import fitted_from
 from routesparse.engine.calibration import fitted
 from routesparse.engine.calibration.artifact import stamp_of
-from routesparse.engine.calibration.choose import price_of
+from routesparse.engine.calibration.choose import aimed, price_of
 from routesparse.engine.calibration.fitted import MIXED, unfitted, upper_quantile
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError
@@ -140,6 +140,19 @@ def test_the_price_of_a_target_is_the_one_that_reads_least():
     )
     with pytest.raises(CalibrationError, match=r"no price keeps kl=0\.001"):
         price_of(fit, "code", 0.001)
+    kept, missed = aimed(fit, "verse", 0.01), aimed(fit, "code", 0.001)
+    assert (kept.price, kept.found) == (0.5, mixed) and kept.says == f"mixed-kl-0.01: {mixed.says}"
+    assert (missed.price, missed.found) == (0.25, None) and "loss of 0.001 on code texts" in missed.says
+
+
+def test_a_summary_has_every_kind_and_then_all_together():
+    code, prose, mixed = made(rows("code", 24) + rows("prose", 8, kl=0.002)).summary()
+    assert (code["kind"], code["documents"], code["windows"]) == ("code", 24, 24)
+    assert code["kl"] == pytest.approx({0.25: 0.004, 0.5: 0.008}) and code["bound"] == pytest.approx(
+        1.5, rel=1e-3
+    )
+    assert prose["bound"] is None and prose["factor"] == pytest.approx(1.5, rel=1e-3)
+    assert (mixed["kind"], mixed["documents"]) == (MIXED, 32) and mixed["kl"][0.25] == pytest.approx(0.0035)
 
 
 def test_a_fit_is_found_by_its_models_weights_one_made_here_first(home):
