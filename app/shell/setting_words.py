@@ -57,9 +57,11 @@ def asked(request: Request) -> str:
     elif isinstance(request, RunRequest):
         config = request.config()
         price, layer = (config.price, config.tau_layer) if config.policy == "priced" else (None, None)
+        price = price if request.loss is None else None  # the worker's fit has it
         found += [
             *rope(request.rope).values(),
             *router(config.policy, price, config.tau, layer, request.quality).values(),
+            *([] if request.loss is None else [f"loss at most {request.loss:g}"]),
             time_limit(request.budget),
             *break_even(request.break_even),
             "segment by the device" if request.segment is None else f"segment {request.segment:,}",

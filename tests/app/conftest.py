@@ -20,10 +20,12 @@ from streamlit.runtime.secrets import Secrets
 from streamlit.testing.v1 import AppTest, local_script_runner
 
 from routesparse.app.shell import identity
+from routesparse.engine.calibration import fitted
 from routesparse.engine.calibration.artifact import Calibration, load_calibration, stamp_of
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.method.families import library_hash
+from routesparse.engine.models.files import revision_of
 from routesparse.engine.store import bundle, spool
 from routesparse.engine.store.duckdb_store import Store
 
@@ -239,6 +241,17 @@ def make_calibration():
         )
 
     return make
+
+
+@pytest.fixture
+def fit(home):
+    """A fit of the bundled model's weights, made here: the bundled one of another model."""
+    bundled = fitted.load(str(REPOSITORY / "data" / "fits" / "SmolLM2-135M-Instruct.json"))
+    made = replace(
+        bundled, name="own", model="demo", model_revision=revision_of(REPOSITORY / "data/models/demo")
+    )
+    made.save(fitted.own_folder() / "own.json")
+    return made
 
 
 @pytest.fixture

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import streamlit as st
 
-from routesparse.app.screens.new_run import problems, vary
+from routesparse.app.screens.new_run import problems, quality, vary
 from routesparse.app.screens.new_run.problems import NONE, Problem
 from routesparse.app.shell import identity, model_checks, navigate
 from routesparse.app.ui import elements, states
 from routesparse.app.ui.glossary import TERMS
 from routesparse.engine import paths
-from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.tuned import TunedPrice
 from routesparse.engine.config import AUDIT_DEPTHS, POLICIES, PROBE_MODES, RouterConfig
-from routesparse.engine.errors import CalibrationError, ModelError
+from routesparse.engine.errors import ModelError
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.models.files import offered, resolve, revision_of
+from routesparse.engine.models.files import offered, resolve
 from routesparse.engine.models.token_count import size_of
 from routesparse.engine.profiles.files import stored_for
 
@@ -44,7 +42,7 @@ class Settings:
     requests: list[RunRequest] = field(default_factory=list)
     varied: vary.Varied | None = None
     problems: list[Problem] = field(default_factory=list)
-    target: TunedPrice | None = None  # the quality target that sets the price
+    target: TunedPrice | None = None  # a tuned price, or a loss target's: whose claim stands behind the price
 
 
 def form() -> Settings:
@@ -75,20 +73,23 @@ def form() -> Settings:
             calibrations = _calibrations(model, rope is not None)
             calibration = _select("Calibration", calibrations, "calibration", help=TERMS["calibration"])
     with three:
-        priced, target, price = policy == "priced", None, None
+        priced, target, price, aim = policy == "priced", None, None, None
         if priced:
-            fitting = {one.name: one for one in _tuned_for(model)}
-            off = {"disabled": taken == "price", "help": TERMS["quality"]}
-            target = fitting.get(_select("Quality", [NONE, *fitting], "quality", **off))
-            target = None if taken == "price" else target
+            # A calibration holds for its own price; where positions are rescaled the model is another one.
+            offer = quality.offer(model, fits=calibration == NONE and rope is None)
+            off = {"disabled": taken == "price", "help": TERMS["quality"], "index": offer.index()}
+            chosen = _select("Quality", offer.options, "quality", **off)
+            if taken != "price":
+                target, aim = offer.tuned.get(chosen), offer.aim(chosen, domain)
         default = RouterConfig.tau_layer if priced else RouterConfig.tau
         name = "tau_layer" if priced else "tau"
         tau = _number("τ layer" if priced else "τ", "tau", 0.01, f"{default:.2f}", "%.2f", help=TERMS[name])
         if priced:
-            if target is not None:
+            usual = target.price if target else aim[1].price if aim else RouterConfig.price
+            if target or aim:
                 st.session_state["price"] = None  # the target's stands in the greyed field
-            shown = "varied" if taken == "price" else f"{target.price if target else RouterConfig.price:g}"
-            off = {"disabled": taken == "price" or target is not None, "help": TERMS["price"]}
+            shown = "varied" if taken == "price" else f"{usual:g}"
+            off = {"disabled": bool(taken == "price" or target or aim), "help": TERMS["price"]}
             price = _number("Price", "price", 0.05, shown, "%.3g", **off)
         segment = _number("Segment, tokens", "segment", 128, "by the device", help=TERMS["segment"])
         even = _number("Break-even, tokens", "break_even", 128, "predicted", help=TERMS["break_even"])
@@ -115,7 +116,13 @@ def form() -> Settings:
     if target is not None:
         wishes["price"], wishes["quality"] = target.price, target.name
         elements.note(f"{target.name}: {target.says}.")
-    made = Settings(model, rope, target=target)
+    elif priced and taken != "price":
+        if aim is not None:
+            wishes["loss"] = aim[0]
+        elif offer.fit is not None:
+            wishes["price"] = usual if price is None else price  # else the job would aim at the default loss
+        quality.tell(offer, named, aim, usual if price is None else price)
+    made = Settings(model, rope, target=target if aim is None else aim[1].found)
     if taken is not None:
         with row:
             made.varied = vary.values(taken)
@@ -129,8 +136,12 @@ def form() -> Settings:
                 request = replace(request, calibration=None)
                 made.problems.append(Problem(wrong, (problems.UNCALIBRATED,)))
             made.requests = [request]
-    if made.requests and target is not None:
-        made.problems += problems.of_target(made.requests[0], target)
+    if made.requests and made.target is not None:
+        # A loss target's price is taken all the same.
+        found = problems.of_target(made.requests[0], made.target)
+        made.problems += [replace(one, blocks=aim is None) for one in found]
+    if priced and offer.wrong is not None:
+        made.problems.append(Problem(offer.wrong))
     return made
 
 
@@ -203,14 +214,3 @@ def _prepared(model: str) -> bool:
     except ModelError:
         return False
     return bool(_made_for(model)) and bool(stored_for(heads, RouterConfig()))
-
-
-def _tuned_for(model: str) -> list[TunedPrice]:
-    """The prices that were tuned for this model's weights; a file that can't be read is named on page Calibration."""
-    found = []
-    for name in tuned.known(identity.owner()):
-        with contextlib.suppress(CalibrationError, ModelError):
-            one = tuned.load(name, identity.owner())
-            if one.model_revision == revision_of(resolve(model)[0]):
-                found.append(one)
-    return tuned.ordered(found)
