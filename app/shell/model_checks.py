@@ -11,7 +11,10 @@ from typing import Literal
 
 from routesparse.app.ui import numbers
 from routesparse.app.ui.states import wrong
+from routesparse.engine.calibration import fitted
 from routesparse.engine.calibration.artifact import Calibration, load_calibration
+from routesparse.engine.calibration.choose import aimed
+from routesparse.engine.calibration.fitted import DEFAULT_LOSS
 from routesparse.engine.calibration.folders import folders
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import InputError, ModelError
@@ -44,11 +47,15 @@ class Check:
 
 @dataclass(frozen=True)
 class Checked:
-    """A model's list, and what its page offers: calibrations that fit, and the size where the files are whole."""
+    """A model's list, and what its page offers: calibrations that fit, and the size where the files are whole.
+
+    unfitted: whether the weights are whole and have no fit.
+    """
 
     checks: Sequence[Check]
     size: PromptSize | None
     fitting: Sequence[Calibration] = ()
+    unfitted: bool = False
 
     @property
     def usable(self) -> bool:
@@ -85,8 +92,8 @@ def check(
     fitting: list[Calibration] = []
     if files[1].state == "ok":
         calibrated, fitting = _calibrations(folder, owner)
-        checks.append(calibrated)
-    return Checked(checks, size, fitting)
+        checks += [calibrated, _fit(folder)]
+    return Checked(checks, size, fitting, checks[-1].state == "missing" and files[1].state == "ok")
 
 
 def calibrations_for(folder: Path, owner: str | None, rescaled: bool = False) -> list[Calibration]:
@@ -204,6 +211,23 @@ def _calibrations(folder: Path, owner: str | None) -> tuple[Check, list[Calibrat
     if found:
         text = f"None fits the default settings: {reasons[0]}."
     return Check("Calibrations", "missing", text), []
+
+
+def _fit(folder: Path) -> Check:
+    try:
+        found = fitted.of_model(revision_of(folder))
+    except InputError as error:
+        return Check("Loss target", "problem", f"{error}.")
+    if found is None:
+        return Check("Loss target", "missing", f"Not fitted: no loss target; price {RouterConfig.price:g}.")
+    prices = []
+    for kind in [*found.domains, fitted.MIXED]:
+        aim = aimed(found, kind, DEFAULT_LOSS)
+        prices.append(f"{aim.price:g} on {kind}" + " (the least; not kept at .95)" * (aim.found is None))
+    on = f"Fitted on {', '.join(found.domains)}"
+    return Check(
+        "Loss target", "ok", f"{on}; price for a loss of {DEFAULT_LOSS:g} nats: {', '.join(prices)}."
+    )
 
 
 def _said(one: Calibration) -> str:

@@ -7,7 +7,7 @@ from html import escape
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.screens.calibration import figures, profile, wording
+from routesparse.app.screens.calibration import figures, fits, profile, wording
 from routesparse.app.shell import identity, switch
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design, elements, exports, numbers, plot, states, tables, tuned_prices
@@ -32,6 +32,7 @@ def render() -> None:
         _drift_card(store, shown)
         _fold_card(shown)
     tuned_prices.card(identity.owner())
+    fits.card()
     profile.cards(store)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from html import escape
 from pathlib import Path
 
@@ -98,6 +99,10 @@ def _checklist(opened: Access, name: str, model: str, checked: model_checks.Chec
         f"A profile is a job of the worker. Quick: {seconds}; full: {minutes}. It "
         "takes less than 0.1 MB and replaces an earlier one of the same device and head size."
     )
+    if checked.unfitted:
+        elements.note("To fit it, on the command line, with a folder of each kind of text:")
+        fit = f"{states.PROGRAM} fit {shlex.quote(name)} --prompts FOLDER"
+        st.code(states.here(fit), language=None, wrap_lines=True)
     if checked.fitting:
         navigate.link(
             "Show its calibrations", "calibration", names=",".join(one.name for one in checked.fitting[:2])

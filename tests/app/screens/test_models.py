@@ -68,6 +68,7 @@ def test_a_whole_model_lacks_only_what_nobody_has_measured(tiny):
         "Memory": "ok",
         "Latency profile": "missing",
         "Calibrations": "missing",
+        "Loss target": "missing",
     }
     assert (
         "Reads up to 1,000 tokens; 2 layers, 2 query heads over 1 KV heads of size 16" in found["Context"][1]
