@@ -14,7 +14,7 @@ came about, so it is the same for any attention. Of a share s of rows it costs a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -268,17 +268,3 @@ def kl_of(model: PreTrainedModel, exact: Tensor, found: Tensor) -> Tensor:
 def row_kl(exact: Tensor, found: Tensor) -> Tensor:
     """KL [R] in nats, of log-probabilities [R, V]."""
     return (exact.exp() * (exact - found)).sum(-1)
-
-
-def most_read(weights: Tensor, block: int, count: int, before: int) -> Sequence[int]:
-    """The first rows of the ``count`` blocks of keys that hold most of weights [n], of keys below ``before``."""
-    whole = before // block
-    by_block = weights[: whole * block].view(whole, block).sum(-1)
-    return sorted((by_block.topk(min(count, whole)).indices * block).tolist())
-
-
-def question_rows(tokens: int, first: Sequence[int], block: int, asking: int, device: Any) -> Tensor:
-    """int64 [R], ascending: the blocks that begin at ``first``, and the last ``asking`` rows."""
-    body = np.concatenate([np.arange(one, one + block) for one in first] or [np.arange(0)])
-    rows = np.union1d(body, np.arange(max(0, tokens - asking), tokens))
-    return torch.from_numpy(rows.astype(np.int64)).to(device)

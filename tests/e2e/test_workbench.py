@@ -73,6 +73,7 @@ def test_compare_begins_with_a_conclusion_against_the_first_ticked(address, cont
     text = told.inner_text()
     assert first == FIRST[-8:]
     assert "τ 0.85: it reads" in text and "less than the baseline" in text
-    assert "The next token is dense’s in both, at a KL of 0.002 nats" in text
+    assert "The next token is dense’s in both, at a predicted loss of" in text
+    assert "at a KL of 0.002 nats" in text
     page.wait_for_function("document.title.startsWith('Compare · τ 0.85 against careful')")
     assert context.failures == []

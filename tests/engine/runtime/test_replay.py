@@ -11,8 +11,6 @@ from routesparse.engine.runtime.replay import (
     hidden_at,
     kl_of,
     log_p,
-    most_read,
-    question_rows,
     replayed,
     rows_of,
     stretches,
@@ -141,13 +139,3 @@ def test_stretches_lie_one_in_each_part_and_start_anywhere(tokens):
 def test_stretches_that_do_not_fit_are_refused():
     with pytest.raises(PromptError, match="8 stretches of 32 rows don't fit into 255 tokens"):
         stretches(255, 8, 32, 0)
-
-
-def test_a_questions_rows_are_what_its_last_rows_read_and_they_themselves():
-    weights = torch.zeros(100)
-    weights[[17, 40, 41, 95]] = torch.tensor([5.0, 2.0, 2.0, 9.0])
-    first = most_read(weights, 16, 2, before=90)
-    assert first == [16, 32]  # 95 lies among the last
-    rows = question_rows(100, first, 16, 10, "cpu")
-    assert rows.tolist() == [*range(16, 48), *range(90, 100)]
-    assert question_rows(100, [], 16, 4, "cpu").tolist() == [96, 97, 98, 99]

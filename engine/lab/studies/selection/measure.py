@@ -27,6 +27,7 @@ from routesparse.engine.lab.studies.selection.methods import Method, usable
 from routesparse.engine.lab.studies.selection.prompts import DEVELOPMENT_SEED, Item, Prompt, Prompts
 from routesparse.engine.lab.studies.selection.together import Asked, Prefilled, answers_together, decoded
 from routesparse.engine.models.load import LoadedModel
+from routesparse.engine.runtime.replay import Keeping
 
 SEARCH_ROWS = 256  # of a calibration prompt
 SEARCH_TOKENS, SEARCH_WINDOWS = 32_768, 2  # of MInference's offline search
@@ -91,7 +92,7 @@ class Bench(BesideDense):
     def measure(self, prompt: Prompt, method: Method) -> dict[str, Any]:
         """Area, loss and score of one method on one prompt."""
         run = self.run(prompt, method)
-        if self._stretches:
+        if self._stretches and prompt.is_text:
             return self._foretold(prompt, run)
         found, numbers = self.beside_dense(prompt, run)
         if not prompt.answer:
@@ -102,15 +103,13 @@ class Bench(BesideDense):
         return numbers | {"score": score_all(self._decoded(ids), prompt.gold)}
 
     def _foretold(self, prompt: Prompt, run: Run) -> dict[str, Any]:
-        rows = torch.from_numpy(foretold.text_rows(len(prompt.ids), self._stretches, prompt.seed).flatten())
-        watching = foretold.Watching(run.router, rows.to(self._device), question=not prompt.is_text)
-        _, numbers = self.beside_dense(prompt, Run(watching, run.read))
+        rows = foretold.text_rows(len(prompt.ids), self._stretches, prompt.seed).flatten()
+        keeping = Keeping(run.router)
+        _, numbers = self.beside_dense(prompt, Run(keeping, run.read))
         assert self._hidden is not None
-        seen, hidden, self._hidden = watching, self._hidden, None
-        if prompt.is_text:
-            dense = self._references[prompt.name]
-            return numbers | foretold.of_text(self._model, self.log_p, prompt, hidden, dense, seen)
-        return numbers | foretold.of_question(self._model, self.log_p, prompt, hidden, seen)
+        hidden, self._hidden = self._hidden, None
+        at, dense = torch.from_numpy(rows).to(self._device), self._references[prompt.name]
+        return numbers | foretold.of_text(self._model, self.log_p, prompt, hidden, dense, keeping, at)
 
     def prefill(self, text: Text, run: Run) -> tuple[Any, dict[str, float]]:
         """See ``BesideDense.prefill``."""
