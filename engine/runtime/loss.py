@@ -9,6 +9,7 @@ to the run at the same rows is the truth beside it.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ import torch
 
 from routesparse.engine.calibration import fitted
 from routesparse.engine.calibration.fitted import Fitted
+from routesparse.engine.errors import is_out_of_memory
 from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.rows import LossRow, RunRecord
 from routesparse.engine.runtime.attention_router import AttentionRouter
@@ -74,19 +76,32 @@ class Replay:
             yield found
 
     def of(self, ids: torch.Tensor, run: HiddenRows | None) -> Seen | None:
-        """Replay the prompt of token ids int64 [1, n]; what was held of it is given back."""
+        """Replay the prompt of token ids int64 [1, n]; what was held of it is given back.
+
+        None, with a warning, where a GPU's memory does not suffice: the run itself is done.
+        """
         if self._keeping is None or run is None or run.hidden is None or self._stretches is None:
             return None
-        model, kept = self._loaded.model, self._keeping.kept
+        try:
+            return self._seen(ids, run.hidden, self._keeping, self._stretches)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            warnings.warn("no memory is left for a replay, so this run has no predicted loss", stacklevel=2)
+            return None
+        finally:
+            self._keeping.kept.clear()
+
+    def _seen(self, ids: torch.Tensor, hidden: torch.Tensor, keeping: Keeping, stretches: np.ndarray) -> Seen:
+        model, kept = self._loaded.model, keeping.kept
         self._wait()
         started = time.perf_counter()
         exact = replayed(model, {"input_ids": ids[:, self._at]}, kept, self._at)
-        kl, entropy, surprise = figures_of(model, exact, run.hidden, ids[0, self._at + 1])
+        kl, entropy, surprise = figures_of(model, exact, hidden, ids[0, self._at + 1])
         found, told = self._by_stretch(kl), (float(entropy.mean()), float(surprise.mean()))
         ms = 1e3 * (time.perf_counter() - started)
-        lost = torch.stack([self._keeping.lost[layer] for layer in sorted(self._keeping.lost)])
-        self._keeping.kept.clear()
-        return Seen(self._stretches, found, None, lost.double().cpu().numpy(), *told, ms)
+        lost = torch.stack([keeping.lost[layer].cpu() for layer in sorted(keeping.lost)])
+        return Seen(stretches, found, None, lost.double().numpy(), *told, ms)
 
     def beside(self, seen: Seen | None, run: HiddenRows | None, dense: HiddenRows | None) -> Seen | None:
         """The truth of a dense prefill added."""

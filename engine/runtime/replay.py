@@ -60,7 +60,7 @@ class Keeping(AttentionRouter):
 
     def __init__(self, inner: AttentionRouter, rows: Tensor | None = None) -> None:
         self._inner, self._rows = inner, rows
-        self._masks: dict[int | None, Masks] = {}
+        self._masks: dict[tuple[int | None, torch.device], Masks] = {}
         self.kept: dict[int, LayerKeys] = {}
         self.lost: dict[int, Tensor] = {}  # by layer [H]: mean over rows of ||output - exact output||^2
 
@@ -70,11 +70,12 @@ class Keeping(AttentionRouter):
         if inputs.q.shape[2] > 1:
             self.kept[layer] = LayerKeys.of(inputs, window)
         if self._rows is not None and inputs.q.shape[2] == inputs.k.shape[2] > 1:
-            asked = replace(inputs, q=inputs.q[:, :, self._rows])
-            if window not in self._masks:
-                self._masks[window] = masks_of(asked, self._rows, window)
-            exact = exact_at(asked, self._masks[window])
-            self.lost[layer] = (out[:, :, self._rows] - exact)[0].float().square().sum(-1).mean(-1)
+            rows, key = self._rows.to(inputs.q.device), (window, inputs.q.device)
+            asked = replace(inputs, q=inputs.q[:, :, rows])
+            if key not in self._masks:
+                self._masks[key] = masks_of(asked, rows, window)
+            exact = exact_at(asked, self._masks[key])
+            self.lost[layer] = (out[:, :, rows] - exact)[0].float().square().sum(-1).mean(-1)
         return out
 
     def untouched(self, q: Tensor, k: Tensor, v: Tensor, *, layer: int, scale: float | None) -> Tensor | None:
@@ -99,18 +100,19 @@ class _Replaying(AttentionRouter):
 
     def __init__(self, kept: dict[int, LayerKeys], rows: Tensor) -> None:
         self._kept, self._rows = kept, rows
-        self._masks: dict[int | None, Masks] = {}  # by window: the same in all layers
+        self._masks: dict[tuple[int | None, torch.device], Masks] = {}  # the same in all layers of a kind
 
     def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> Tensor:
         kept = self._kept[layer]
+        rows, key = self._rows.to(inputs.q.device), (kept.window, inputs.q.device)
         k, v = (
-            old.index_copy(2, self._rows, new)
+            old.index_copy(2, rows, new)
             for old, new in ((kept.inputs.k, inputs.k), (kept.inputs.v, inputs.v))
         )
         whole = replace(inputs, k=k, v=v)
-        if kept.window not in self._masks:
-            self._masks[kept.window] = masks_of(whole, self._rows, kept.window)
-        return exact_at(whole, self._masks[kept.window])
+        if key not in self._masks:
+            self._masks[key] = masks_of(whole, rows, kept.window)
+        return exact_at(whole, self._masks[key])
 
 
 # Of neighbours among the rows: their places, the number of keys that any of them reads, and what each head adds to

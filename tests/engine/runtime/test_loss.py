@@ -13,7 +13,7 @@ from routesparse.engine.calibration import fitted
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.models.load import load_model
 from routesparse.engine.prompts.text import decode_prompt
-from routesparse.engine.runtime import replay
+from routesparse.engine.runtime import loss, replay
 from routesparse.engine.runtime.loss import Replay, Seen, with_loss
 from routesparse.engine.store.bundle import read_bundle, write_bundle
 from tests.engine.calibration.test_fitted import HEADER, rows
@@ -102,6 +102,16 @@ def test_without_memory_for_its_keys_a_prompt_is_not_replayed(loaded, monkeypatc
     router = object()
     asked = Replay(loaded, router, 900, "salt")
     assert asked.router is router and asked.of(torch.zeros(1, 900), None) is None
+
+
+def test_a_replay_without_memory_costs_the_prediction_and_not_the_run(loaded, monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(loss, "replayed", full)
+    with pytest.warns(UserWarning, match="no memory is left for a replay"):
+        record = analysed(loaded)
+    assert record.run.routed and record.run.loss_nats is None and record.losses == ()
 
 
 def test_command_line_and_json_tell_the_loss_first(run, loaded, home, tmp_path):
