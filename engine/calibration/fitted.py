@@ -144,17 +144,24 @@ class Fitted:
             for kind in [*self.domains, MIXED]
         ]
 
+    def nearest(self, entropy: float, surprise: float) -> str:
+        """The kind of text whose windows a replay's mean entropy and surprise lie nearest to; see ``is_unlike``.
+
+        A fit of all kinds together is held too seldom by the kinds that vary most. MIXED where a kind has few windows.
+        """
+        points = self._points(MIXED)
+        if min(map(len, points.values())) < LEAST_WINDOWS:
+            return MIXED
+        point = _point(entropy, surprise)
+        return min(self.domains, key=lambda kind: _nearest(point, {kind: points[kind]}))
+
     def is_unlike(self, entropy: float, surprise: float, kind: str) -> bool:
         """Whether a replay's mean entropy and surprise lie outside what the fit saw of a kind of text.
 
         Mahalanobis distance of their logarithms to the nearest kind, conformal among the windows' own distances with
         each left out; True for p <= ALARM_LEVEL (calibration/drift.py).
         """
-        windows = self.of(kind)
-        points = {
-            name: np.array([_point(one.entropy, one.surprise) for one in windows if one.domain == name])
-            for name in {one.domain for one in windows}
-        }
+        points = self._points(kind)
         if min(map(len, points.values())) < LEAST_WINDOWS:
             return False
         own = _nearest(_point(entropy, surprise), points)
@@ -192,6 +199,14 @@ class Fitted:
     def save(self, path: Path) -> Path:
         """Write the file, replacing it whole."""
         return paths.write_json(path, {"schema": SCHEMA, "kind": KIND, **dataclasses.asdict(self)})
+
+    def _points(self, kind: str) -> dict[str, np.ndarray]:
+        """By kind of text, of each window what an alarm looks at [W, 2]."""
+        windows = self.of(kind)
+        return {
+            name: np.array([_point(one.entropy, one.surprise) for one in windows if one.domain == name])
+            for name in {one.domain for one in windows}
+        }
 
     def _scores(self, kind: str) -> list[np.ndarray]:
         """Log ratios of each document, an array each."""

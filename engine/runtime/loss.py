@@ -128,10 +128,12 @@ def of_anybody(
     """
     assert run.hidden is not None
     exact = replayed(loaded.model, {"input_ids": ids[:, run.rows]}, kept, run.rows)
-    mean = float(kl_of(loaded.model, exact, run.hidden).mean())
+    columns = figures_of(loaded.model, exact, run.hidden, ids[0, run.rows + 1])
+    mean, entropy, surprise = (float(column.mean()) for column in columns)
     fit, found, kind = fitted.of_model(loaded.revision), fitted.unfitted(mean), None
     if fit is not None:
-        kind, found = fitted.MIXED, fit.predicted(mean, fitted.MIXED, CONFIDENCE)
+        kind = fit.nearest(entropy, surprise)
+        found = fit.predicted(mean, kind, CONFIDENCE)
     bound = found.bound if ours else None
     return {"loss_nats": found.nats, "loss_bound": bound, "loss_fit": kind, "replayed_rows": len(run.rows)}
 
@@ -145,6 +147,8 @@ def with_loss(record: RunRecord, seen: Seen | None, fit: Fitted | None, target: 
     found, kind = fitted.unfitted(mean), None
     if fit is not None:
         kind = fit.kind_of(run.domain)
+        if kind == fitted.MIXED:  # nobody said what the text is
+            kind = fit.nearest(seen.entropy, seen.surprise)
         found = fit.predicted(mean, kind, run.confidence)
     alarm = None if fit is None or kind is None else fit.is_unlike(seen.entropy, seen.surprise, kind)
     figures: dict[str, Any] = {

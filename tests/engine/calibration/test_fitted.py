@@ -112,7 +112,9 @@ def test_a_prompt_of_another_kind_rings_and_one_of_the_same_seldom():
 
     assert rings(0.2, "code") < 0.08 > rings(0.2, MIXED) and rings(1.2, "prose") < 0.08
     assert rings(1.2, "code") > 0.99 and rings(0.7, MIXED) > 0.7
-    assert not made(rows("code", 11)).is_unlike(9.0, 9.0, "code")  # too few to tell
+    few = made(rows("code", 11))
+    assert not few.is_unlike(9.0, 9.0, "code") and few.nearest(9.0, 9.0) == MIXED  # too few to tell
+    assert (fit.nearest(1.2, 1.3), fit.nearest(3.2, 3.4)) == ("code", "prose")
 
 
 def test_heads_share_a_loss_by_what_they_lost_and_what_it_matters():

@@ -79,16 +79,17 @@ def coverage(rows: Sequence[Row], fit: Fitted) -> list[str]:
     """By kind of text and of fit, of our own runs at all prices: share within the bound, and where the alarm rang."""
     own = [row for row in rows if row["method"] == OURS]
     kinds = [*fit.domains, MIXED]
-    table = _head("text", "runs", *(f"fit on {kind}: held, alarm" for kind in kinds))
+    table = _head("text", "runs", *(f"fit on {kind}: held, alarm" for kind in kinds), "on the nearest kind")
     for task in sorted({row["task"] for row in own}):
         mine = [row for row in own if row["task"] == task]
-        cells = []
-        for kind in kinds:
-            held = np.mean(
-                [row["kl"] <= (fit.predicted(_seen(row), kind, CONFIDENCE).bound or 0) for row in mine]
-            )
-            rang = np.mean([fit.is_unlike(row["entropy"], row["surprise"], kind) for row in mine])
-            cells.append(f"{held:.2f}, {rang:.2f}")
+        cells, nearest = [], [fit.nearest(row["entropy"], row["surprise"]) for row in mine]
+        for of in (*([kind] * len(mine) for kind in kinds), nearest):
+            pairs = list(zip(mine, of, strict=True))
+            held = [
+                row["kl"] <= (fit.predicted(_seen(row), kind, CONFIDENCE).bound or 0) for row, kind in pairs
+            ]
+            rang = [fit.is_unlike(row["entropy"], row["surprise"], kind) for row, kind in pairs]
+            cells.append(f"{np.mean(held):.2f}, {np.mean(rang):.2f}")
         table.append(_line(task.partition(":")[2], len(mine), *cells))
     return table
 
