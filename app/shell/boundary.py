@@ -46,9 +46,7 @@ def timed(function: Callable[..., None], every: float | None) -> Callable[..., N
 
     @functools.wraps(function)
     def guarded(*arguments: Any) -> None:
-        page = function.__module__.split(".")[-2:][
-            0
-        ]  # of the script itself, which Streamlit runs, "__main__"
+        page = function.__module__.split(".")[-2:][0]  # "__main__" of the script that Streamlit runs
         with boundary("This part of the page", page, "It is tried again by itself."):
             function(*arguments)
 

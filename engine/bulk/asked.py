@@ -93,8 +93,8 @@ class Analyst:
         self._target: str | None = None
         self.loss: float | None = None  # the target that holds
         self.told: str | None = None  # what is to be said of it
-        if asked.loss is not None or self._by_default():
-            self._aim()
+        if asked.loss is not None or self._may_aim():
+            self._aim(fitted.of_model(loaded.revision))
         if asked.tuned_price is not None:
             if not asked.force:
                 asked.tuned_price.check(loaded.revision, self.config)
@@ -102,23 +102,24 @@ class Analyst:
             fits = asked.tuned_price.mismatch(loaded.revision, self.config) is None
             self._target = asked.tuned_price.name if fits else None
 
-    def _by_default(self) -> bool:
+    def _may_aim(self) -> bool:
+        """Whether nobody chose what sets the price, so that a fit may."""
         asked = self._asked
         chosen = asked.own_price or asked.tuned_price is not None or asked.calibration is not None
-        return not chosen and asked.config.policy == "priced" and self._fit() is not None
+        return not chosen and asked.config.policy == "priced"
 
-    def _fit(self) -> Fitted | None:
-        return fitted.of_model(self._loaded.revision)
-
-    def _aim(self) -> None:
-        """Take the price that the model's fit has for the target. Errors: CalibrationError where there is no fit."""
-        asked, fit = self._asked, self._fit()
-        self.loss = DEFAULT_LOSS if asked.loss is None else asked.loss
+    def _aim(self, fit: Fitted | None) -> None:
+        """Take the price that the model's fit has for the target. Errors: CalibrationError where one is asked for and
+        there is no fit."""
+        asked = self._asked
         if fit is None:
+            if asked.loss is None:
+                return
             raise CalibrationError(
-                f"{self._loaded.name} is not fitted, so no price is known for a loss of {self.loss:g}; run "
+                f"{self._loaded.name} is not fitted, so no price is known for a loss of {asked.loss:g}; run "
                 f"`routesparse fit {self._loaded.name}`, or pass --price"
             )
+        self.loss = DEFAULT_LOSS if asked.loss is None else asked.loss
         aim = aimed(fit, asked.domain, self.loss)
         self.told, found = aim.says, aim.found
         if found is None:

@@ -25,7 +25,7 @@ from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.profiles.measure import NamedProfile, prepare_profile
 from routesparse.engine.runtime.attention_router import AttentionRouter
-from routesparse.engine.runtime.replay import Keeping, replayed, row_kl, rows_of
+from routesparse.engine.runtime.replay import Keeping, figures_of, log_p, replayed, rows_of
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.transformers import routed_by
 from routesparse.engine.seeds import stable_seed
@@ -88,7 +88,6 @@ class BesideDense:
         """captured: decide by CUDA graphs, as the product does; False where processes share a GPU or lengths differ."""
         self._loaded, self._model = loaded, loaded.model
         self._device = torch.device(loaded.device)
-        self._head = loaded.model.lm_head.weight.float().T
         self._references: dict[str, Tensor] = {}
         self._graphs = Graphs(capture=captured)
 
@@ -124,12 +123,10 @@ class BesideDense:
         found, numbers = self.beside_dense(text, replace(run, router=keeping))
         ids = torch.tensor([text.ids], device=self._device)
         # Every position but the first is asked: the row before it has its hidden state.
-        exact = self.log_p(replayed(self._model, {"input_ids": ids[:, at]}, keeping.kept, at))
-        return numbers | {
-            "replayed": float(row_kl(exact, self.log_p(found.hidden[at])).mean().clamp_min(0.0)),
-            "entropy": float(-(exact.exp() * exact).sum(-1).mean()),
-            "surprise": float(-exact.gather(-1, ids[0, at + 1, None]).mean()),
-        }
+        again = replayed(self._model, {"input_ids": ids[:, at]}, keeping.kept, at)
+        figures = figures_of(self._model, again, found.hidden[at], ids[0, at + 1])
+        names = ("replayed", "entropy", "surprise")
+        return numbers | {name: float(one.mean()) for name, one in zip(names, figures, strict=True)}
 
     def session(self, text: Text, options: Mapping[str, Any]) -> Run:
         """The product's own session. options: of its RouterConfig.
@@ -217,13 +214,5 @@ class BesideDense:
         return {"kl": kl, "agree": agree, "right": right, "nats": nats, "nats_dense": nats_dense}
 
     def log_p(self, hidden: Tensor) -> Tensor:
-        """Log-probabilities float32 [..., vocabulary] of hidden states.
-
-        TF32 holds bfloat16 numbers exactly, so that products of such weights and states lose nothing by it.
-        """
-        before = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = before or hidden.dtype == torch.bfloat16
-        try:
-            return (hidden.float() @ self._head).log_softmax(-1)
-        finally:
-            torch.backends.cuda.matmul.allow_tf32 = before
+        """Log-probabilities float32 [..., vocabulary] of hidden states."""
+        return log_p(self._model, hidden)

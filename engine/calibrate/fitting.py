@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from routesparse.engine.calibrate.fisher import head_fisher
+from routesparse.engine.calibration.choose import measured_on
 from routesparse.engine.calibration.fitted import Fitted, FittedWindow
 from routesparse.engine.errors import CalibrationError, UnsupportedModelError
 from routesparse.engine.models.load import LoadedModel
@@ -50,25 +51,16 @@ def fitted_from(
         raise CalibrationError("these windows are too short to be replayed; pass --tokens 1024 or more")
     if not whole:
         raise CalibrationError("no window was measured at every price; the same command tries again")
-    header = headers[0]
     if any(row["split"] == "test" for window in whole for row in window):
         raise CalibrationError("these windows are of the test split; fit on the calibration split alone")
     return Fitted(
         name=name,
-        model=header["model"],
-        model_revision=header["revision"],
-        dtype=header["dtype"],
-        device=header["device"],
-        library_hash=header["library_hash"],
-        stamp=dict(header["stamp"]),
-        tokens=header["tokens"],
-        seed=header["seed"],
+        **measured_on(headers[0]),
         prices=tuple(prices),
         windows=tuple(map(_window, whole)),
         weights=None if weights is None else tuple(tuple(map(_rounded, row)) for row in weights),
         measured=tuple(dict.fromkeys(str(one["command"]) for one in headers)),
         command=command,
-        commit=header["git_commit"],
     )
 
 

@@ -257,19 +257,18 @@ def choose(
         robust=robust,
         tested=tested,
         parts=tuple(one.part for one in samples),
-        tokens=header["tokens"],
-        model=header["model"],
-        model_revision=header["revision"],
-        dtype=header["dtype"],
-        device=header["device"],
-        library_hash=header["library_hash"],
-        stamp=dict(header["stamp"]),
+        **measured_on(header),
         documents=tuple(sorted({row["document_sha256"] for row in mine})),
-        seed=header["seed"],
         measured=tuple(dict.fromkeys(measured)),
         command=command,
-        commit=header["git_commit"],
     )
+
+
+def measured_on(header: Row) -> dict[str, Any]:
+    """What an artifact says of the rows that it is made of, by its fields. header: of their file."""
+    same = {name: header[name] for name in ("tokens", "model", "dtype", "device", "library_hash", "seed")}
+    more = {"model_revision": header["revision"], "stamp": dict(header["stamp"])}
+    return same | more | {"commit": header["git_commit"]}
 
 
 def price_of(fit: Fitted, kind: str, loss: float, confidence: float = 0.95) -> TunedPrice:

@@ -102,20 +102,12 @@ def layers_text(record: RunRecord) -> str:
 
 def loss_text(record: RunRecord) -> str:
     """The predicted loss, of what it is, and the truth where a dense prefill ran."""
-    run, rows = record.run, record.losses
-    count = sum(row.tokens for row in rows)
+    run, count = record.run, sum(row.tokens for row in record.losses)
     bound = "" if run.loss_bound is None else f", at most {run.loss_bound:.4f} ({run.confidence:.0%})"
-    by = (
-        "a stated factor: this model is not fitted"
-        if run.loss_fit is None
-        else f"its fit on {run.loss_fit} texts"
-    )
-    dense = [row for row in rows if row.dense is not None]
-    truth = (
-        ""
-        if not dense
-        else f"; {sum((row.dense or 0.0) * row.tokens for row in dense) / count:.4f} there by dense"
-    )
+    by = f"its fit on {run.loss_fit} texts"
+    if run.loss_fit is None:
+        by = "a stated factor: this model is not fitted"
+    truth = "" if record.true_loss is None else f"; {record.true_loss:.4f} there by dense"
     return (
         f"predicted loss {run.loss_nats:.4f} nats a token{bound}, by {by}; {count} rows replayed in "
         f"{run.loss_ms:,.0f} ms{truth}"

@@ -52,8 +52,8 @@ def fit(
 ) -> None:
     """Measure a model's loss by price and kind of text: a latency profile, predicted losses with bounds, targets.
 
-    Goes on where it was cut off. On a GPU minutes; on a CPU a window of 16,384 tokens takes about as long as eight
-    prefills of it for each price.
+    Goes on where it was cut off. A window costs a dense prefill and a routed one for each price: minutes on a GPU,
+    hours on a CPU.
     """
     report = Reporter()
     if tokens < LEAST_TOKENS:

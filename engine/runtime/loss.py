@@ -99,8 +99,8 @@ class Replay:
         exact = replayed(model, {"input_ids": ids[:, self._at]}, kept, self._at)
         kl, entropy, surprise = figures_of(model, exact, hidden, ids[0, self._at + 1])
         found, told = self._by_stretch(kl), (float(entropy.mean()), float(surprise.mean()))
+        lost = torch.stack([by_head.cpu() for _, by_head in sorted(keeping.lost().items())])
         ms = 1e3 * (time.perf_counter() - started)
-        lost = torch.stack([keeping.lost[layer].cpu() for layer in sorted(keeping.lost)])
         return Seen(stretches, found, None, lost.double().numpy(), *told, ms)
 
     def beside(self, seen: Seen | None, run: HiddenRows | None, dense: HiddenRows | None) -> Seen | None:

@@ -60,23 +60,33 @@ class Keeping(AttentionRouter):
 
     def __init__(self, inner: AttentionRouter, rows: Tensor | None = None) -> None:
         self._inner, self._rows = inner, rows
-        self._masks: dict[tuple[int | None, torch.device], Masks] = {}
         self.kept: dict[int, LayerKeys] = {}
-        self.lost: dict[int, Tensor] = {}  # by layer [H]: mean over rows of ||output - exact output||^2
+        self._asked: dict[
+            int, tuple[Tensor, Tensor]
+        ] = {}  # by layer [1, H, R, D]: queries of the rows, and outputs
 
     def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> Tensor:
-        """See ``AttentionRouter.attend``; a layer with a window lost nothing."""
+        """See ``AttentionRouter.attend``: the prefill that is timed pays for copies of a few rows alone."""
         out = self._inner.attend(inputs, layer=layer, window=window)
         if inputs.q.shape[2] > 1:
             self.kept[layer] = LayerKeys.of(inputs, window)
         if self._rows is not None and inputs.q.shape[2] == inputs.k.shape[2] > 1:
-            rows, key = self._rows.to(inputs.q.device), (window, inputs.q.device)
-            asked = replace(inputs, q=inputs.q[:, :, rows])
-            if key not in self._masks:
-                self._masks[key] = masks_of(asked, rows, window)
-            exact = exact_at(asked, self._masks[key])
-            self.lost[layer] = (out[:, :, rows] - exact)[0].float().square().sum(-1).mean(-1)
+            rows = self._rows.to(inputs.q.device)
+            self._asked[layer] = inputs.q[:, :, rows], out[:, :, rows]
         return out
+
+    def lost(self) -> dict[int, Tensor]:
+        """By layer [H]: mean over rows of ||output - exact output||^2; nothing where no rows were given."""
+        masks: dict[tuple[int | None, torch.device], Masks] = {}
+        found = {}
+        for layer, (q, out) in self._asked.items():
+            kept = self.kept[layer]
+            asked, key = replace(kept.inputs, q=q), (kept.window, q.device)
+            if key not in masks and self._rows is not None:
+                masks[key] = masks_of(asked, self._rows.to(q.device), kept.window)
+            exact = exact_at(asked, masks[key])
+            found[layer] = (out - exact)[0].float().square().sum(-1).mean(-1)
+        return found
 
     def untouched(self, q: Tensor, k: Tensor, v: Tensor, *, layer: int, scale: float | None) -> Tensor | None:
         """See ``AttentionRouter.untouched``: nothing is lost, and nothing kept."""
@@ -226,38 +236,44 @@ def hidden_at(model: PreTrainedModel, rows: Tensor) -> Iterator[HiddenRows]:
 
 
 def log_p(model: PreTrainedModel, hidden: Tensor) -> Tensor:
-    """Log-probabilities float32 [R, V] of last hidden states [R, hidden], as the model's own head makes them.
+    """Log-probabilities float32 [..., V] of last hidden states [..., hidden], as the model's own head makes them.
 
     Products are summed in float32: bfloat16 logits are off by .04, more than a loss of .001 leaves.
     """
     head, config = model.get_output_embeddings(), model.config
-    bias = getattr(head, "bias", None)
+    rows = hidden.flatten(0, -2)
     if hidden.is_cuda and hidden.dtype != torch.float32:
-        logits = torch.mm(hidden, head.weight.T, out_dtype=torch.float32)
+        logits = torch.mm(rows, head.weight.T, out_dtype=torch.float32)
     else:
-        logits = hidden.float() @ head.weight.float().T
-    if bias is not None:
+        logits = rows.float() @ head.weight.float().T
+    if (bias := getattr(head, "bias", None)) is not None:
         logits = logits + bias.float()
-    logits = logits * getattr(config, "logit_scale", 1.0) / getattr(config, "logits_scaling", 1.0)
+    scale = getattr(config, "logit_scale", 1.0) / getattr(config, "logits_scaling", 1.0)
+    logits = logits if scale == 1.0 else logits * scale
     cap = getattr(config, "final_logit_softcapping", None)
-    return (logits if not cap else cap * torch.tanh(logits / cap)).log_softmax(-1)
+    return (
+        (logits if not cap else cap * torch.tanh(logits / cap))
+        .log_softmax(-1)
+        .unflatten(0, hidden.shape[:-1])
+    )
 
 
 @torch.no_grad()
 def figures_of(
     model: PreTrainedModel, exact: Tensor, found: Tensor, came: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of a replay's last hidden states and a run's [R, hidden]: the KL between them, and of the replay the entropy and
-    the surprise, nats of the tokens int64 [R] that came next; all [R]."""
-    parts = []
-    for p_hidden, q_hidden, tokens in zip(
-        exact.split(CHUNK), found.split(CHUNK), came.split(CHUNK), strict=True
-    ):
-        p, q = log_p(model, p_hidden), log_p(model, q_hidden)
-        entropy, surprise = -(p.exp() * p).sum(-1), -p.gather(-1, tokens[:, None])[:, 0]
-        parts.append((row_kl(p, q).clamp_min(0.0), entropy, surprise))
+    """``row_figures`` of a replay's last hidden states and a run's [R, hidden], in chunks of rows."""
+    chunks = zip(exact.split(CHUNK), found.split(CHUNK), came.split(CHUNK), strict=True)
+    parts = [row_figures(log_p(model, p), log_p(model, q), tokens) for p, q, tokens in chunks]
     kl, entropy, surprise = (torch.cat(column) for column in zip(*parts, strict=True))
     return kl, entropy, surprise
+
+
+def row_figures(exact: Tensor, found: Tensor, came: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of log-probabilities [R, V] of a replay and a run: the KL between them, and of the replay the entropy and the
+    surprise, nats of the tokens int64 [R] that came next; all [R]. A KL is never below 0 by rounding."""
+    kl, surprise = row_kl(exact, found).clamp_min(0.0), -exact.gather(-1, came[:, None])[:, 0]
+    return kl, -(exact.exp() * exact).sum(-1), surprise
 
 
 @torch.no_grad()

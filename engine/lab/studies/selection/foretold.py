@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from routesparse.engine.calibrate.beside_dense import Text
-from routesparse.engine.runtime.replay import Keeping, replayed, row_kl, stretches
+from routesparse.engine.runtime.replay import Keeping, replayed, row_figures, row_kl, stretches
 
 REPLAYED, OCTET = 32, 8
 DIGITS = 5
@@ -35,22 +35,17 @@ def of_text(
 ) -> dict[str, Any]:
     """hidden, dense [n, hidden]: last hidden states of the method and of dense attention; rows int64 [R]."""
     ids = torch.tensor([text.ids], device=rows.device)
-    exact = log_p(replayed(model, {"input_ids": ids[:, rows]}, seen.kept, rows))
-    found, truth = log_p(hidden[rows]), log_p(dense[rows])
+    exact, found = log_p(replayed(model, {"input_ids": ids[:, rows]}, seen.kept, rows)), log_p(hidden[rows])
+    kl, entropy, surprise = row_figures(exact, found, ids[0, rows + 1])
     return {
-        "replayed": _growing(row_kl(exact, found)),
-        "dense": _growing(row_kl(truth, found)),
-        "entropy": float(-(exact.exp() * exact).sum(-1).mean()),
-        "surprise": float(-exact.gather(-1, ids[0, rows + 1, None]).mean()),
+        "replayed": _growing(kl),
+        "dense": _growing(row_kl(log_p(dense[rows]), found)),
+        "entropy": float(entropy.mean()),
+        "surprise": float(surprise.mean()),
     }
 
 
-def _growing(values: Tensor) -> Any:
-    octets = values.view(-1, REPLAYED // OCTET, OCTET).mean((0, 2))
-    return rounded(octets.cumsum(0) / torch.arange(1, len(octets) + 1, device=octets.device))
-
-
-def rounded(values: Tensor) -> Any:
-    """Nested lists of numbers with DIGITS digits."""
-    flat = [float(f"{one:.{DIGITS}g}") for one in values.flatten().tolist()]
-    return np.array(flat).reshape(tuple(values.shape)).tolist()
+def _growing(values: Tensor) -> list[float]:
+    octets = values.view(-1, REPLAYED // OCTET, OCTET).mean((0, 2)).cpu()
+    means = octets.cumsum(0) / torch.arange(1, len(octets) + 1)
+    return [float(f"{one:.{DIGITS}g}") for one in means.tolist()]

@@ -18,9 +18,8 @@ import numpy as np
 from scipy.stats import rankdata
 
 from routesparse.engine.calibration import fitted
-from routesparse.engine.calibration.choose import price_of
+from routesparse.engine.calibration.choose import aimed
 from routesparse.engine.calibration.fitted import FLOOR, MIXED, Fitted
-from routesparse.engine.errors import CalibrationError
 from routesparse.engine.lab import study
 from routesparse.engine.lab.studies.selection.rows import read_rows
 
@@ -99,10 +98,8 @@ def targets(rows: Sequence[Row], fit: Fitted, losses: Iterable[float] = (0.01, 0
     tasks = sorted({row["task"] for row in rows})
     table = _head("target", "price", *(f"{task.partition(':')[2]}: KL, kept, area" for task in tasks))
     for loss in losses:
-        try:
-            price, told = (one := price_of(fit, MIXED, loss).price), f"{one:g}"
-        except CalibrationError:
-            price, told = min(fit.prices), f"none ({min(fit.prices):g})"
+        aim = aimed(fit, MIXED, loss)
+        price, told = aim.price, f"{aim.price:g}" if aim.found else f"none ({aim.price:g})"
         cells = []
         for task in tasks:
             mine = [r for r in rows if (r["method"], r["setting"], r["task"]) == (OURS, price, task)]
