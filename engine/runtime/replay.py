@@ -21,20 +21,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import PromptError
 from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.transformers import routed_by
-from routesparse.kernels.logits import capped_logits
+from routesparse.kernels.row_attention import Places, row_attention
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-MOST_LOGITS = 1 << 27  # that exist at a time
-PARTS, ALIGNED = 8, 64  # of the rows; keys of a part come in multiples, which kernels want of masks
 STRETCH, LEAST_ROWS, MOST_ROWS = 16, 256, 768
 CHUNK = 256  # rows whose log-probabilities exist at a time
 
@@ -77,14 +74,12 @@ class Keeping(AttentionRouter):
 
     def lost(self) -> dict[int, Tensor]:
         """By layer [H]: mean over rows of ||output - exact output||^2; nothing where no rows were given."""
-        masks: dict[tuple[int | None, torch.device], Masks] = {}
-        found = {}
+        if self._rows is None:
+            return {}
+        places, found = _Places(self._rows), {}
         for layer, (q, out) in self._asked.items():
             kept = self.kept[layer]
-            asked, key = replace(kept.inputs, q=q), (kept.window, q.device)
-            if key not in masks and self._rows is not None:
-                masks[key] = masks_of(asked, self._rows.to(q.device), kept.window)
-            exact = exact_at(asked, masks[key])
+            exact = places.attention(replace(kept.inputs, q=q), kept.window)
             found[layer] = (out - exact)[0].float().square().sum(-1).mean(-1)
         return found
 
@@ -109,70 +104,32 @@ class _Replaying(AttentionRouter):
     """Exact attention of rows at the given positions over kept keys, their own in the places of the rows'."""
 
     def __init__(self, kept: dict[int, LayerKeys], rows: Tensor) -> None:
-        self._kept, self._rows = kept, rows
-        self._masks: dict[tuple[int | None, torch.device], Masks] = {}  # the same in all layers of a kind
+        self._kept, self._places = kept, _Places(rows)
 
     def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> Tensor:
-        kept = self._kept[layer]
-        rows, key = self._rows.to(inputs.q.device), (kept.window, inputs.q.device)
+        kept, rows = self._kept[layer], self._places.on(inputs.q.device).rows
         k, v = (
             old.index_copy(2, rows, new)
             for old, new in ((kept.inputs.k, inputs.k), (kept.inputs.v, inputs.v))
         )
-        whole = replace(inputs, k=k, v=v)
-        if key not in self._masks:
-            self._masks[key] = masks_of(whole, rows, kept.window)
-        return exact_at(whole, self._masks[key])
+        return self._places.attention(replace(inputs, k=k, v=v), kept.window)
 
 
-# Of neighbours among the rows: their places, the number of keys that any of them reads, and what each head adds to
-# logits [G * rows, keys]: 0 or -inf.
-Masks = list[tuple[slice, int, Tensor]]
+class _Places:
+    """Rows of a prompt on each device that a layer of the model lies on."""
 
+    def __init__(self, rows: Tensor) -> None:
+        self._rows = rows
+        self._on: dict[torch.device, Places] = {}
 
-def masks_of(inputs: AttentionInputs, position: Tensor, window: int | None = None) -> Masks:
-    """For ``exact_at``. position int64 [R], ascending: where queries of the layer's kind stand among its keys."""
-    heads, keys, count = inputs.q.shape[1], inputs.k.shape[2], len(position)
-    # Rows of one part read as many keys as its last one: short parts waste less.
-    size = max(1, min(-(-count // PARTS), MOST_LOGITS // (heads * keys)))
-    found: Masks = []
-    for first in range(0, count, size):
-        part = slice(first, min(first + size, count))
-        at = position[part].view(-1, 1)
-        limit = min(keys, (int(at[-1]) // ALIGNED + 1) * ALIGNED)
-        key = torch.arange(limit, device=position.device)
-        hidden = key > at if window is None else (key > at) | (key <= at - window)
-        mask = torch.zeros(hidden.shape, dtype=inputs.q.dtype, device=position.device)
-        found.append((part, limit, mask.masked_fill_(hidden, -torch.inf).repeat(inputs.groups, 1)))
-    return found
+    def on(self, device: torch.device) -> Places:
+        if device not in self._on:
+            self._on[device] = Places(self._rows.to(device))
+        return self._on[device]
 
-
-def exact_at(inputs: AttentionInputs, masks: Masks) -> Tensor:
-    """Exact causal attention [1, H, R, D] of queries [1, H, R, D] that stand where the masks say."""
-    _, heads, count, width = inputs.q.shape
-    kv_heads = inputs.k.shape[1]
-    # The heads of a group are rows of their KV head: it is read once, and no kernel needs to know of groups.
-    query = inputs.q.reshape(1, kv_heads, inputs.groups, count, width)
-    parts = []
-    for part, limit, mask in masks:
-        q, k, v = query[:, :, :, part].flatten(2, 3), inputs.k[:, :, :limit], inputs.v[:, :, :limit]
-        if inputs.softcap is None and inputs.sinks is None:
-            out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=inputs.scale)
-        else:
-            out = _written_out(replace(inputs, k=k, v=v), q, mask)
-        parts.append(out.view(1, heads, part.stop - part.start, width))
-    return torch.cat(parts, 2)
-
-
-def _written_out(inputs: AttentionInputs, q: Tensor, mask: Tensor) -> Tensor:
-    """With soft cap and sinks, by tensor operations in float32: q [1, Hkv, G * R, D], mask [G * R, n]."""
-    logits = capped_logits(q.float(), inputs.k.float(), inputs.scale, inputs.softcap) + mask.float()
-    keys = logits.shape[-1]
-    if inputs.sinks is not None:
-        by_row = inputs.sinks.float().view(1, inputs.k.shape[1], inputs.groups, 1)
-        sinks = by_row.expand(-1, -1, -1, q.shape[2] // inputs.groups).flatten(2, 3)
-        logits = torch.cat([logits, sinks.unsqueeze(-1)], -1)
-    return (logits.softmax(-1)[..., :keys] @ inputs.v.float()).to(q.dtype)
+    def attention(self, inputs: AttentionInputs, window: int | None) -> Tensor:
+        """Exact causal attention [1, H, R, D] of queries [1, H, R, D] that stand at the rows."""
+        return row_attention(inputs.logits, inputs.v, self.on(inputs.q.device), window=window)
 
 
 def rows_of(tokens: int, seed: int) -> np.ndarray | None:

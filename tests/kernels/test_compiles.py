@@ -14,6 +14,7 @@ from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide import ahead
 from routesparse.engine.method.segments import split
 from routesparse.engine.profiles.measure import free_settings
+from routesparse.kernels import row_attention
 from routesparse.kernels.betting_bound import betting_lower_bound
 from routesparse.kernels.compile_ahead import wanted_by
 from routesparse.kernels.exact_rows import Kept, launch
@@ -102,6 +103,19 @@ def test_the_kernels_of_exact_rows_compile(dtype: torch.dtype, capability: int, 
     for wanted in wanted_by(lambda: launch.exact_rows(logits, k, q, rows, **options)):
         found = wanted.kernel.warmup(*wanted.args, grid=(1,), **wanted.options)
         assert found.metadata.shared <= SHARED_BYTES[capability]
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype"), [(80, torch.bfloat16), (90, torch.bfloat16), (90, torch.float32)], ids=str
+)
+@pytest.mark.parametrize("window", [None, 100], ids=str)
+def test_the_kernels_of_row_attention_compile(window, dtype: torch.dtype, capability: int, on) -> None:
+    on(capability)
+    q, k = (torch.empty(1, h, n, 128, dtype=dtype, device="meta") for h, n in ((12, 512), (2, 16_384)))
+    at = row_attention.Places(torch.empty(512, dtype=torch.int64, device="meta"))
+    logits = Logits(q, k, 1.0, 30.0, torch.empty(12, device="meta"))
+    asked = wanted_by(lambda: row_attention.row_attention(logits, k, at, window=window))
+    assert [check_compiled(wanted, capability) for wanted in asked] == [True, True]
 
 
 def test_the_betting_kernel_compiles(on) -> None:

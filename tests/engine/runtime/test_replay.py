@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from routesparse.engine.errors import PromptError
-from routesparse.engine.runtime import replay
 from routesparse.engine.runtime.replay import (
     Keeping,
     hidden_at,
@@ -16,6 +15,7 @@ from routesparse.engine.runtime.replay import (
     stretches,
 )
 from routesparse.engine.runtime.transformers import routed_by
+from routesparse.kernels.row_attention import naive
 from tests.engine.runtime.test_transformers import (
     FAMILIES,
     DenseRouter,
@@ -50,7 +50,7 @@ def test_log_probabilities_are_the_models_own(family):
 @pytest.mark.parametrize("most", [1 << 27, 5_000], ids=["at once", "in parts"])
 @pytest.mark.parametrize("family", ["Llama", "Qwen2", "Gemma2", "GptOss", "SmolLM3", "Granite"])
 def test_with_every_row_replayed_it_is_dense_attention(family, most, monkeypatch):
-    monkeypatch.setattr(replay, "MOST_LOGITS", most)
+    monkeypatch.setattr(naive, "MOST_LOGITS", most)
     model, ids = build(family), prompt(TOKENS)
     with torch.no_grad():
         wanted = model.base_model(ids).last_hidden_state[0]
