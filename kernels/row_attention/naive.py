@@ -1,4 +1,4 @@
-"""Attention of rows at given positions by torch's own attention, in parts of neighbours that read about as many keys."""
+"""Attention of rows at given positions by torch's own, in parts of neighbours that read about as many keys."""
 
 from __future__ import annotations
 
