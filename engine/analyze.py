@@ -107,6 +107,9 @@ def analyze_prompt(
             calibrated.check(loaded.revision, config, loaded.dtype, profile)
     auditor = None if audit == "none" else RowAuditor(None if audit == "full" else AUDIT_ROWS)
     fit = fitted.of_model(loaded.revision)
+    if fit is not None and calibrated is None and config.policy == "priced" and config.head_floors is None:
+        # A fit's losses and bounds are of runs by its floors.
+        config = replace(config, head_floors=fit.head_floors)
     session = RoutingSession(
         config,
         calibrated,

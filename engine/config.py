@@ -38,8 +38,10 @@ MOST_WEIGHT = 1e6  # of alpha and beta: a risk stays a number
 MOST_ROWS = 2**16  # of each kind of probed rows
 MOST_TESTS = 1_000  # more than a head has candidates
 MOST_BUDGET = 1e12
+MOST_HEAD_FLOOR = 5.0
 Price = Annotated[float, Number(*PRICES)]
 Weight = Annotated[float, Number(0.0, MOST_WEIGHT)]
+HeadFloors = tuple[tuple[Annotated[float, Number(-MOST_HEAD_FLOOR, MOST_HEAD_FLOOR)], ...], ...]  # [L][H]
 Confidence = Annotated[float, Number(0.5, 0.9999)]
 Tokens = Annotated[int, Whole(0, MAX_TOKENS)]
 Rows = Annotated[int, Whole(1, MOST_ROWS)]
@@ -120,6 +122,7 @@ class RouterConfig:
     fallback_limit: Share = 0.25  # a higher rate of dense-by-fallback units is reported as a failure
     break_even_tokens: Tokens | None = None  # below it dense runs untouched; None: from the latency profile
     seed: Seed = 0
+    head_floors: HeadFloors | None = None  # ln of what multiplies each head's Segment.floor_share; of a fit
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -24,6 +24,7 @@ from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.profiles.measure import NamedProfile, prepare_profile
+from routesparse.engine.record.trace import Trace
 from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.replay import Keeping, figures_of, log_p, replayed, rows_of
 from routesparse.engine.runtime.session import RoutingSession
@@ -134,13 +135,10 @@ class BesideDense:
         read: area, the kept share of the causal area; all layers together select_ms, of deciding what is read, and
         attention_ms, of making the plan and of the kernel; the share of heads and segments with a fallback.
         """
-        own = {"seed": text.seed, "break_even_tokens": 0, "segment_tokens": SEGMENT_TOKENS}
-        config = RouterConfig(**{**own, **options})
-        profile = self.profiles.get(config.probe) or NamedProfile()
-        session = RoutingSession(config, profile=profile, salt=text.name, graphs=self._graphs)
+        session, trace = self.routing(text, options)
 
         def read() -> dict[str, float]:
-            passes = session.trace.prompts[-1].passes
+            passes = trace.prompts[-1].passes
             select_us = sum(p.deciding_us for p in passes)
             fell = [kind is not None for p in passes for d in p.decisions for kind in d.certified.fallback]
             return {
@@ -151,6 +149,14 @@ class BesideDense:
             }
 
         return Run(session, read)
+
+    def routing(self, text: Text, options: Mapping[str, Any]) -> tuple[RoutingSession, Trace]:
+        """The product's own session for a text, and its trace. options: of its RouterConfig."""
+        own = {"seed": text.seed, "break_even_tokens": 0, "segment_tokens": SEGMENT_TOKENS}
+        config = RouterConfig(**{**own, **options})
+        profile = self.profiles.get(config.probe) or NamedProfile()
+        session = RoutingSession(config, profile=profile, salt=text.name, graphs=self._graphs)
+        return session, session.trace
 
     def beside_dense(self, text: Text, run: Run) -> tuple[Outcome, dict[str, float]]:
         """What the run left, and its numbers."""

@@ -2,34 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from routesparse.engine import paths
+from routesparse.engine.calibrate.beside_dense import BesideDense
 from routesparse.engine.calibrate.fisher import head_fisher
+from routesparse.engine.calibrate.head_floors import head_curves, head_floors
+from routesparse.engine.calibrate.tuning_windows import Drawn
 from routesparse.engine.calibration.choose import measured_on
 from routesparse.engine.calibration.fitted import Fitted, FittedWindow
+from routesparse.engine.config import HeadFloors
 from routesparse.engine.errors import CalibrationError, UnsupportedModelError
 from routesparse.engine.models.load import LoadedModel
 
 FISHER_TEXTS, FISHER_TOKENS = 6, 4_096
+HEAD_TEXTS = 9  # whose heads' errors and areas are measured
 DIGITS = 5
 NEEDED = ("kl", "replayed", "entropy", "surprise", "area")
 
 
-def fisher_of(loaded: LoadedModel, texts: Sequence[Sequence[int]], seed: int) -> np.ndarray | None:
-    """tr F / D [L, H] of the first tokens of texts; None for a model whose attention is not weighed yet."""
+@dataclass(frozen=True)
+class Heads:
+    """weights: tr F / D [L, H], None for a model whose attention is not weighed yet; head_floors: of RouterConfig."""
+
+    weights: tuple[tuple[float, ...], ...] | None
+    head_floors: HeadFloors | None
+
+
+def heads_of(loaded: LoadedModel, windows: Sequence[Drawn], split: str, seed: int, file: Path) -> Heads:
+    """What some of the windows say of every head; kept in a file, since the rows behind it go by its floors."""
+    about = {"revision": loaded.revision, "split": split, "seed": seed, "windows": [w.key for w in windows]}
+    about = json.loads(json.dumps(about))
+    if file.exists() and (kept := json.loads(file.read_text())).pop("about") == about:
+        return Heads(**{name: None if rows is None else _tuples(rows) for name, rows in kept.items()})
+    texts = [one.window.token_ids[:FISHER_TOKENS] for one in _some(windows, FISHER_TEXTS)]
     try:
-        return head_fisher(loaded.model, [ids[:FISHER_TOKENS] for ids in texts], seed)
+        weights = head_fisher(loaded.model, texts, seed)
     except UnsupportedModelError:
-        return None
+        found = Heads(None, None)
+    else:
+        curves = head_curves(BesideDense(loaded), [w.text(split, seed) for w in _some(windows, HEAD_TEXTS)])
+        floors = None if curves is None else _tuples(head_floors(*curves, weights))
+        found = Heads(_tuples(weights), floors)
+    paths.write_json(file, {"about": about, **asdict(found)})
+    return found
+
+
+def _some(windows: Sequence[Drawn], count: int) -> Sequence[Drawn]:
+    return windows[:: max(1, len(windows) // count)][:count]
+
+
+def _tuples(rows: Iterable[Iterable[float]]) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(map(_rounded, row)) for row in rows)
 
 
 def fitted_from(
     rows: Sequence[Mapping[str, Any]],
     headers: Sequence[Mapping[str, Any]],
-    weights: np.ndarray | None,
+    heads: Heads,
     *,
     name: str,
     command: str,
@@ -58,9 +92,10 @@ def fitted_from(
         **measured_on(headers[0]),
         prices=tuple(prices),
         windows=tuple(map(_window, whole)),
-        weights=None if weights is None else tuple(tuple(map(_rounded, row)) for row in weights),
+        weights=heads.weights,
         measured=tuple(dict.fromkeys(str(one["command"]) for one in headers)),
         command=command,
+        head_floors=heads.head_floors,
     )
 
 

@@ -10,6 +10,7 @@ are means over all positions of a window but the first token, of a question over
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,7 @@ from routesparse.engine.calibrate.prompts import Document, Window, draw
 from routesparse.engine.calibrate.row_files import Appender, read_lines
 from routesparse.engine.calibrate.tuning_rows import MEASURED, SAME, WINDOW
 from routesparse.engine.calibration.artifact import stamp_of
-from routesparse.engine.config import Price, RouterConfig, argument
+from routesparse.engine.config import HeadFloors, Price, RouterConfig, argument
 from routesparse.engine.crew.share import Outcome, Team
 from routesparse.engine.crew.work import Do, Piece, Work
 from routesparse.engine.device.broken import broken_device
@@ -124,6 +125,7 @@ class Asked:
     tokens: int
     command: str
     captured: bool = True
+    head_floors: HeadFloors | None = None  # of RouterConfig, for all prices
 
     @property
     def opened(self) -> Callable[[int], Do]:
@@ -133,13 +135,16 @@ class Asked:
 
 def _opened(asked: Asked, place: int) -> Measuring:
     loaded = load_in_turn(asked.model, place, rope=asked.rope)
-    return Measuring(BesideDense(loaded, captured=asked.captured), header_of(asked, loaded))
+    bench = BesideDense(loaded, captured=asked.captured)
+    return Measuring(bench, header_of(asked, loaded), asked.head_floors)
 
 
 def header_of(asked: Asked, loaded: LoadedModel) -> dict[str, Any]:
     """Where a file's rows come from: what must be the same for all of them, and what is told of each."""
     config = RouterConfig(break_even_tokens=0, segment_tokens=BesideDense.segment_tokens)
     stamp = {name: value for name, value in stamp_of(config).items() if name != "price"}
+    if asked.head_floors is not None:
+        stamp["head_floors_sha256"] = hashlib.sha256(json.dumps(asked.head_floors).encode()).hexdigest()
     return {
         **origin(loaded, asked.command, asked.seed),
         "revision": loaded.revision,
@@ -156,6 +161,7 @@ class Measuring:
 
     bench: BesideDense
     header: dict[str, Any]
+    head_floors: HeadFloors | None = None
     probes: Sequence[Probe] = (RouterConfig.probe,)
 
     def __call__(self, given: tuple[Drawn, tuple[float, ...]]) -> list[dict[str, Any]]:
@@ -184,7 +190,8 @@ class Measuring:
     def _numbers(self, text: Text, price: float) -> dict[str, Any]:
         """Of one window at one price, or why there are none: the other windows go on."""
         try:
-            found: dict[str, Any] = self.bench.lost(text, {"policy": "priced", "price": price})
+            options = {"policy": "priced", "price": price, "head_floors": self.head_floors}
+            found: dict[str, Any] = self.bench.lost(text, options)
         except (RouteSparseError, RuntimeError) as error:  # torch's own, such as out of memory
             if broken_device() is not None:
                 raise

@@ -10,7 +10,8 @@ and the KL that the replay of a few rows sees (runtime/replay.py). Three things 
   window of a document like these, in the mean over such windows; it says nothing of other kinds of text;
 * the loss at each price, from which ``calibration/choose.py`` takes the price of a target.
 
-weights are tr F / D of every head (calibrate/fisher.py): how a run's loss is shared out among its heads.
+weights are tr F / D of every head (calibrate/fisher.py): how a run's loss is shared out among its heads. head_floors
+(calibrate/head_floors.py) belong to the prices: a run that goes by the fit goes by them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from routesparse.engine import paths
 from routesparse.engine.calibration import folders
 from routesparse.engine.calibration.checks import RoundedShare, check_stamp
 from routesparse.engine.calibration.drift import ALARM_LEVEL, LEAST_SPREAD, SHRINKAGE, Rate
-from routesparse.engine.config import Price
+from routesparse.engine.config import HeadFloors, Price
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.schema import (
     FILLED,
@@ -100,6 +101,7 @@ class Fitted:
     measured: tuple[Text, ...]  # commands
     command: Text
     commit: Text | None
+    head_floors: HeadFloors | None = None  # by which the windows were routed (RouterConfig)
 
     @property
     def domains(self) -> list[str]:
@@ -295,4 +297,6 @@ def _from_dict(values: Any) -> Fitted:
     if found.weights is not None:
         for place, row in enumerate(found.weights):
             check_length(row, len(found.weights[0]), f"weights[{place}]")
+    for place, row in enumerate(found.head_floors or ()):
+        check_length(row, len((found.head_floors or ())[0]), f"head_floors[{place}]")
     return found

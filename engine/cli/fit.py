@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,11 +16,13 @@ from routesparse.engine.cli.checks import json_target
 from routesparse.engine.cli.options import JsonFlag, ProcessCount, RayAddress, RopeJson
 from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.cli.tune import Loading, command_of, measure, numbers
+from routesparse.engine.config import HeadFloors
 from routesparse.engine.crew.crews import Processes
 from routesparse.engine.errors import InputError
 from routesparse.engine.models.rope import RopeScaling
 
 if TYPE_CHECKING:
+    from routesparse.engine.calibrate.tuning_windows import Drawn
     from routesparse.engine.calibration.fitted import Fitted
 
 LEAST_TOKENS = 1_024
@@ -75,17 +78,21 @@ def fit(
     scaling = None if rope is None else RopeScaling.parse(rope)
     load = Loading(model, scaling, Processes(processes, ray))
     command = command_of(context, "fit", "model")
+    heads: list[fitting.Heads] = []
+
+    def weighed(drawn: Sequence[Drawn]) -> HeadFloors | None:
+        report.line("weighing the heads")
+        loaded = load_model(model, rope=scaling)
+        heads.append(fitting.heads_of(loaded, drawn, "calibration", seed, path.with_suffix(".heads")))
+        return heads[0].head_floors
+
     drawn, _ = measure(
-        report, prompts, fitted.MIXED, file, load, windows, tokens, numbers(prices), seed, command
+        report, prompts, fitted.MIXED, file, load, windows, tokens, numbers(prices), seed, command, weighed
     )
     rows, headers = read_measured([file], report.warn)
     keys = {one.key for one in drawn}
-    report.line("weighing the heads")
-    spread = drawn[:: max(1, len(drawn) // fitting.FISHER_TEXTS)]
-    texts = [one.window.token_ids for one in spread]
-    weights = fitting.fisher_of(load_model(model, rope=scaling), texts, seed)
     mine = [row for row in rows if tuple(row.get(part) for part in WINDOW) in keys]
-    made = fitting.fitted_from(mine, headers, weights, name=path.stem, command=command)
+    made = fitting.fitted_from(mine, headers, heads[0], name=path.stem, command=command)
     made.save(path)
     if json_output:
         print_json({**dataclasses.asdict(made), "path": str(path)})

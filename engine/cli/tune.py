@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +22,7 @@ from routesparse.engine.calibration.tuned import Part, TunedPrice
 from routesparse.engine.cli.checks import check_prompts, json_target, writable_folder
 from routesparse.engine.cli.options import JsonFlag, ModelName, ProcessCount, RayAddress, RopeJson
 from routesparse.engine.cli.output import Reporter, out_console, print_json
-from routesparse.engine.config import Confidence, argument
+from routesparse.engine.config import Confidence, HeadFloors, argument
 from routesparse.engine.crew.crews import Processes
 from routesparse.engine.crew.share import Team, failures
 from routesparse.engine.errors import InputError, RouteSparseError
@@ -203,8 +203,12 @@ def measure(
     prices: Sequence[float] | None,
     seed: int,
     command: str,
+    floors_of: Callable[[Sequence[Drawn]], HeadFloors | None] | None = None,
 ) -> tuple[list[Drawn], list[float]]:
-    """Append what the file lacks; the windows that were drawn, and the prices."""
+    """Append what the file lacks; the windows that were drawn, and the prices.
+
+    floors_of: finds, before anything else is measured, the head floors that all windows are routed by.
+    """
     if file.suffix == ".gz":
         raise InputError(f"{file} is compressed and can't be appended to; pass a .jsonl file as first --rows")
     if windows < 2 or tokens < LEAST_TOKENS:
@@ -237,9 +241,10 @@ def measure(
             )
         ]
     _check_enough(drawn, questions)
+    head_floors = None if floors_of is None else floors_of(drawn)
     report.line(f"loading model {wanted.model}")
     asked = (wanted.model, wanted.rope, seed, "calibration", tokens, command)
-    opened = tuning_windows.Asked(*asked, captured=not questions).opened
+    opened = tuning_windows.Asked(*asked, captured=not questions, head_floors=head_floors).opened
     crew, count = wanted.processes.crew(opened)
     with Team(crew, count, report.line) as team:
         first = one_profile.ask(team, opened)

@@ -68,7 +68,9 @@ def kernels_of(
         }
         settings = replace(settings, predictor=replace(settings.predictor, **tables))
     batch, heads = inputs.q.shape[:2]
-    draws = draw_shares(batch, heads, settings.config, 0).to("meta")
+    drawn = draw_shares(batch, heads, settings.config, 0)
+    more = int(settings.config.head_floors is not None)
+    draws = drawn.new_empty(batch, heads, drawn.shape[2] + more, device="meta")
 
     def run() -> None:
         computed = [

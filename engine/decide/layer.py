@@ -48,17 +48,21 @@ def compute(
     settings: LayerSettings,
     kernel_limit_us: float | None,
 ) -> Computed:
-    """The decision on the device; draws float64 [B, H, R + C] place the rows (probe_rows.draw_shares).
+    """The decision on the device; draws float64 [B, H, R + C] place the rows (probe_rows.draw_shares), and one more
+    holds the layer's head floors, where the configuration has some: what a graph is replayed with lies in one tensor.
 
     kernel_limit_us: what the attention of this segment may cost, None without a limit.
     Errors: NumericsError for NaN or Inf on a CPU; a GPU is not waited for, there ``Pending.read`` raises it.
     """
     stamps = Stamps(inputs.q.device, laps=3)
+    floors = None
+    if settings.config.head_floors is not None:
+        draws, floors = draws[..., :-1].contiguous(), draws[..., -1].float()
 
     # 1. The shared probe. In a graph the indices that need no probe are built beside it: its lap holds their time too.
     rows = place_rows(segment, settings.config, draws, inputs.first_keys())
     candidates = library(segment)
-    context = Context(inputs, segment, candidates)
+    context = Context(inputs, segment, candidates, head_floors=floors)
     with beside(inputs.q.device) as joined:
         unprobed = build_unprobed(context)
     probe = run_probe(context, rows, settings.config)
@@ -132,6 +136,7 @@ def begin(
     kernel_limit_us = None if limit_us is None else limit_us - planned_probe_us
     seed = stable_seed(settings.seed, layer, segment.index)
     draws = draw_shares(batch, settings.all_heads or heads, config, seed)
+    draws = with_head_floors(draws, layer, config)
     draws = draws[:, settings.first_head : settings.first_head + heads].contiguous()
     # A graph's kernels take the addresses in its table for multiples of 16.
     aligned = all(x.data_ptr() % 16 == 0 for x in (inputs.q, inputs.k))
@@ -162,6 +167,22 @@ def begin(
     )
 
 
+def with_head_floors(draws: torch.Tensor, layer: int, config: RouterConfig) -> torch.Tensor:
+    """Draws [B, H, P] of all heads, and behind them the layer's head floors, if there are any: [B, H, P + 1].
+
+    Errors: ConfigError for floors of another model.
+    """
+    floors = config.head_floors
+    if floors is None:
+        return draws
+    heads = draws.shape[1]
+    if layer >= len(floors) or len(floors[layer]) != heads:
+        told = f"{len(floors)} layers of {len(floors[0]) if floors else 0} heads"
+        raise ConfigError(f"head_floors are of {told}; layer {layer} here has {heads}: use this model's fit")
+    column = torch.tensor(floors[layer], dtype=draws.dtype).view(1, -1, 1).expand(len(draws), -1, -1)
+    return torch.cat([draws, column], -1)
+
+
 def has_a_graph(inputs: AttentionInputs, config: RouterConfig) -> bool:
     """Whether a GPU may replay such a decision as a graph, with q and k found by a table of addresses."""
     return inputs.sinks is None and config.probe == "exact"
@@ -170,11 +191,12 @@ def has_a_graph(inputs: AttentionInputs, config: RouterConfig) -> bool:
 def _graph_key(
     inputs: AttentionInputs, segment: Segment, settings: LayerSettings, kernel_limit_us: float | None
 ) -> Hashable:
-    """Everything that ``compute`` depends on but the draws, through which the seed and the segment's index enter."""
+    """What ``compute`` depends on but the draws, which hold the seed, the segment's index and head floors."""
     costs = tuple(settings.profile.costs.values())
     decided_by = (
         replace(segment, index=0),
-        replace(settings.config, seed=0),
+        replace(settings.config, seed=0, head_floors=None),
+        settings.config.head_floors is None,
         settings.gate_threshold,
         costs,
         kernel_limit_us,

@@ -89,6 +89,7 @@ class Context:
     segment: Segment
     candidates: Sequence[Candidate]
     probed: Probe | None = None
+    head_floors: torch.Tensor | None = None  # float32 [B, H]; RouterConfig.head_floors of this layer
     _found: dict[Callable[[Context], Any], Any] = field(default_factory=dict, repr=False)
 
     @property

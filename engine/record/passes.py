@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+import numpy as np
+
 from routesparse.engine.calibration.artifact import Calibration
 from routesparse.engine.config import AuditDepth, RouterConfig
 from routesparse.engine.decide.decision import Decision, Pending
@@ -26,10 +28,15 @@ class LayerPass:
     decisions: tuple[Decision, ...]  # without their probe tensors
     heatmaps: tuple[tuple[Heatmap, ...], ...]  # per decision, per unit
     kernel_us: float
-    density: float  # of the plan that ran, tail included
+    densities: np.ndarray  # float64 [B, H] of the plan that ran, tail included
     limit_us: float | None
     audits: tuple[Audited, ...]  # one a segment
     audit_us: float
+
+    @property
+    def density(self) -> float:
+        """Mean over prompts and heads."""
+        return float(self.densities.mean())
 
     def sum_of(self, name: str) -> float:
         """Sum of a Decision's number over this pass's segments."""
@@ -69,7 +76,7 @@ class PendingPass:
             decisions=tuple(pending.read() for pending in self.pendings),
             heatmaps=tuple(pending.heatmaps.read() for pending in self.pendings),
             kernel_us=kernel_us,
-            density=float(values["density"].mean()),
+            densities=values["density"],
             limit_us=self.limit_us,
             audits=self.audits,
             audit_us=audit_us,

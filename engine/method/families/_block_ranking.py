@@ -2,7 +2,8 @@
 
 A block's score is its share of the query block's rows (``kernels/block_score``), or what the recent rows read of it,
 divided by QUESTION_FACTOR, where that is more: the last rows usually ask the question, and what they read stays in
-the plan of every row. Scores are logarithms. For top-k a row's scores are cut into bins of equal width, and budgets end
+the plan of every row. Scores are logarithms. A head whose floor is multiplied (``Context.head_floors``) has its scores
+divided instead, which top-k does not see. For top-k a row's scores are cut into bins of equal width, and budgets end
 at edges of bins (``kernels/level_maps``), so that neither a sort nor a top-k is needed.
 """
 
@@ -47,12 +48,15 @@ def block_scores(context: Context) -> torch.Tensor:
     rows, clusters = SCORE_ROWS, SCORE_CLUSTERS
     if segment.keys > LONG_KEYS:
         rows, clusters = LONG_SCORE_ROWS, LONG_SCORE_CLUSTERS
-    return block_score(context.inputs.logits, segment.first, context.geometry, rows=rows, clusters=clusters)
+    found = block_score(context.inputs.logits, segment.first, context.geometry, rows=rows, clusters=clusters)
+    floors = context.head_floors
+    return found if floors is None else found - floors[..., None, None].half()
 
 
 def question_scores(context: Context) -> torch.Tensor:
     """Logarithm of the most that a recent row reads of each KV block, over QUESTION_FACTOR: float32 [B, H, N]."""
-    return (context.probe.recent_block_mass.amax(2) / QUESTION_FACTOR).log()
+    found = (context.probe.recent_block_mass.amax(2) / QUESTION_FACTOR).log()
+    return found if context.head_floors is None else found - context.head_floors.unsqueeze(-1)
 
 
 def log_floors(shares: Sequence[float]) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from routesparse.engine import paths
-from routesparse.engine.calibrate.fitting import fitted_from
+from routesparse.engine.calibrate.fitting import Heads, fitted_from
 from routesparse.engine.calibration import fitted
 from routesparse.engine.calibration.artifact import stamp_of
 from routesparse.engine.calibration.choose import aimed, price_of
@@ -63,7 +63,7 @@ def rows(domain, documents, ratio=lambda place: 1.5, kl=0.004, prices=PRICES):
 
 
 def made(found, weights=None, name="some"):
-    return fitted_from(found, [HEADER], weights, name=name, command="routesparse fit some")
+    return fitted_from(found, [HEADER], Heads(weights, None), name=name, command="routesparse fit some")
 
 
 def test_the_factor_is_the_mean_ratio_and_the_bound_the_documents_rank():
@@ -158,7 +158,7 @@ def test_a_summary_has_every_kind_and_then_all_together():
 
 
 def test_a_fit_is_found_by_its_models_weights_one_made_here_first(home):
-    fit = made(rows("code", 3), np.ones((1, 2)))
+    fit = made(rows("code", 3), ((1.0, 1.0),))
     fit.save(paths.home() / "fits" / "some.json")
     assert fitted.load("some") == fit == fitted.of_model("abc") and fitted.of_model("other") is None
     assert "some" in fitted.known()

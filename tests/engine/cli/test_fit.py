@@ -2,7 +2,9 @@
 
 import json
 import random
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from routesparse.engine.calibration import fitted
@@ -56,6 +58,8 @@ def test_a_model_is_fitted_and_aimed_with_and_the_rows_stay(run, model, home, ki
     assert max(one.replayed[1] for one in made.windows) > 0 < max(one.kl[1] for one in made.windows), (
         made.windows
     )
+    floors = np.array(made.head_floors)
+    assert floors.shape == np.shape(made.weights) and np.abs(floors).max() > 0
     # Nothing is measured again.
     rows = home / "fits" / "tiny.jsonl"
     lines = rows.read_text().splitlines()
@@ -71,6 +75,8 @@ def test_a_model_is_fitted_and_aimed_with_and_the_rows_stay(run, model, home, ki
     assert code == 0, err
     found = json.loads(out)
     loss = found["loss"]
+    manifest = json.loads((Path(found["bundle"]) / "manifest.json").read_text())
+    assert manifest["config"]["head_floors"] == floors.tolist()
     assert found["price"] == 0.5 and (loss["loss_target"], loss["loss_fit"]) == (0.01, "mixed")
     code, out, err = run(*shared, "--price", 2, "--domain", "law", "--json")
     loss = json.loads(out)["loss"]

@@ -164,6 +164,24 @@ def test_the_floor_reads_what_holds_its_share_and_nothing_else(oracle, inputs):
             assert torch.equal(read[b, h, i, row.free][sure], (held >= budget.share)[sure])
 
 
+def test_a_heads_own_floor_multiplies_the_share_that_it_asks_for(oracle, inputs):
+    segment, _, probe, candidates, indices = oracle.step_one_and_two(inputs)
+    plain = Context(inputs, segment, candidates, probe)
+    factors = torch.tensor([2.0, 1.0, 0.5, 3.0])[: inputs.q.shape[1]].expand(inputs.q.shape[0], -1)
+    found = families.build_indices(replace(plain, head_floors=factors.log()))
+    changed = 0
+    for budget in family(candidates, "floor"):
+        read = found["floor"].levels <= budget.level
+        changed += int((read != (indices["floor"].levels <= budget.level))[:, factors[0] != 1].sum())
+        for b, h, i in itertools.product(*map(range, read.shape[:3])):
+            row = ranked_row(plain, (b, h), i)
+            share = budget.share * float(factors[b, h])
+            held = torch.from_numpy(np.exp(row.score.astype(np.float64)))
+            sure = (held / share - 1).abs() > 0.02  # scores are float16
+            assert torch.equal(read[b, h, i, row.free][sure], (held >= share)[sure])
+    assert changed
+
+
 def test_lowered_budgets_of_a_family_are_nested(oracle, inputs):
     segment, _, _, candidates, indices = oracle.step_one_and_two(inputs)
     for pattern in indices:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from routesparse.engine.analyze import analyze_prompt
-from routesparse.engine.calibrate.fitting import fitted_from
+from routesparse.engine.calibrate.fitting import Heads, fitted_from
 from routesparse.engine.calibration import fitted
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.models.load import load_model
@@ -69,10 +69,16 @@ def test_a_model_without_a_fit_has_a_prediction_by_the_stated_factor_and_the_tru
 
 
 def test_a_fit_adds_a_bound_and_each_heads_part(loaded, home):
-    weights = np.arange(1.0, 1 + loaded.layers * loaded.heads).reshape(loaded.layers, loaded.heads)
+    weights = tuple(
+        tuple(1.0 + layer + head for head in range(loaded.heads)) for layer in range(loaded.layers)
+    )
     header = HEADER | {"revision": loaded.revision}
     fit = fitted_from(
-        rows("prose", 24, lambda place: 1.1 + 0.01 * place), [header], weights, name="t", command="c"
+        rows("prose", 24, lambda place: 1.1 + 0.01 * place),
+        [header],
+        Heads(weights, None),
+        name="t",
+        command="c",
     )
     fit.save(home / "fits" / "t.json")
     run = (record := analysed(loaded, domain="prose")).run
@@ -153,7 +159,9 @@ def test_certify_tells_the_loss_of_anybodys_attention(run, loaded, home, tmp_pat
     assert found["own"]["loss_nats"] < 1e-6 < found["window"]["loss_nats"]
     assert {one["replayed_rows"] for one in found.values()} == {64}
     header = HEADER | {"revision": loaded.revision}
-    fitted_from(rows("prose", 24), [header], None, name="t", command="c").save(home / "fits" / "t.json")
+    fitted_from(rows("prose", 24), [header], Heads(None, None), name="t", command="c").save(
+        home / "fits" / "t.json"
+    )
     code, out, _ = run(*shared, "--method", "window=128")
     assert code == 0 and "no bound, by the factor of its fit; 64 rows replayed" in out
     code, out, _ = run(*shared, "--method", "routesparse")
