@@ -1,4 +1,4 @@
-"""The line under every chart: n, unit and source on the left, picture and rows to download on the right."""
+"""The line under every chart: n, unit and source on the left, one menu with its picture and rows on the right."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _ADVICE = ("click ", "drag ", "scroll ")  # parts of a note that speak of the pa
 _picture = browser_part.component(
     __file__,
     "picture",
-    '<div class="rs-picture"><button class="svg" title="This chart as SVG">SVG</button>'
-    '<button class="png" title="This chart as PNG">PNG</button></div>',
+    '<div class="rs-picture"><button class="svg">Chart as SVG</button>'
+    '<button class="png">Chart as PNG</button></div>',
 )
 _link = browser_part.component(
     __file__,
@@ -36,26 +36,19 @@ def chart_foot(name: str, note: str, rows: pd.DataFrame, key: str, chart: str | 
     """
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"foot-{key}"):
         st.html(f'<div class="rs-note">{escape(note)}</div>', width="stretch")
-        # Files of one chart stay in one line where the note leaves no room beside it.
-        with st.container(horizontal=True, width="content", gap="small", vertical_alignment="center"):
+        with st.popover("Save", key=f"save-{key}", type="tertiary"):
             if chart is not None:
                 _picture_buttons(chart, name, note)
-            downloads(name, rows, key)
-
-
-def downloads(name: str, rows: pd.DataFrame, key: str) -> None:
-    """Two quiet buttons, CSV and Parquet."""
-    for kind, mime in {"CSV": "text/csv", "Parquet": "application/vnd.apache.parquet"}.items():
-        st.download_button(
-            kind,
-            partial(_content, kind, rows),
-            file_name=f"{name}.{kind.lower()}",
-            mime=mime,
-            key=f"{kind.lower()}-{key}",
-            type="tertiary",
-            on_click="ignore",
-            help=f"{len(rows):,} rows as {kind}",
-        )
+            for kind, mime in {"CSV": "text/csv", "Parquet": "application/vnd.apache.parquet"}.items():
+                st.download_button(
+                    f"{len(rows):,} rows as {kind}",
+                    partial(_content, kind, rows),
+                    file_name=f"{name}.{kind.lower()}",
+                    mime=mime,
+                    key=f"{kind.lower()}-{key}",
+                    type="tertiary",
+                    on_click="ignore",
+                )
 
 
 def _content(kind: str, rows: pd.DataFrame) -> bytes:

@@ -13,6 +13,12 @@ def share_passed(value: Any) -> str:
     return NOT_MEASURED if is_missing(value) else f"{100 * rounded_down(value, 2):.0f} %"
 
 
+def signed(value: float, digits: int) -> str:
+    """A difference: "+1.8", "-0.3", and "0.0" for what rounds to it."""
+    text = f"{value:+.{digits}f}"
+    return text if float(text) else text[1:]
+
+
 def whole_micros(value: Any) -> str:
     """Microseconds for a column that names them: "1,468"; more than an hour, which only a damaged row has, "1e+15"."""
     if is_missing(value):

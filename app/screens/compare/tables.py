@@ -224,9 +224,8 @@ def number(metric: str, value: float, signed: bool = False) -> str:
     assert metric in METRICS
     if numbers.is_missing(value):
         return "–"
-    sign = "+" if signed else ""
     if metric == "kernel_us":
-        return f"{value:{sign},.0f}"
+        return numbers.signed(value, 0) if signed else f"{value:,.0f}"
     if metric == "density":
-        return f"{100 * value:+.1f} points" if signed else f"{100 * value:.1f} %"
-    return f"{value:{sign}.4f}"
+        return f"{numbers.signed(100 * value, 1)} points" if signed else f"{100 * value:.1f} %"
+    return numbers.signed(value, 4) if signed else f"{value:.4f}"
