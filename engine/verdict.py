@@ -27,7 +27,12 @@ from routesparse.engine.rows import RunRecord, deviates
 Level = Literal["red", "amber", "grey", "green"]
 LEVELS: tuple[Level, ...] = ("red", "amber", "grey", "green")  # the worst first
 SIGNS: dict[Level, str] = {"red": "✕", "amber": "!", "grey": "?", "green": "✓"}
-WORDS: dict[Level, str] = {"red": "Not safe", "amber": "With care", "grey": "Not audited", "green": "No warning"}
+WORDS: dict[Level, str] = {
+    "red": "Not safe",
+    "amber": "With care",
+    "grey": "Not audited",
+    "green": "No warning",
+}
 
 KL_LIMIT = 0.05  # nats, next token
 TIE_KL = 0.01
@@ -250,7 +255,12 @@ def _times(facts: Facts) -> Iterator[Finding]:
     if planned and measured is not None and measured > TIME_LIMIT * planned:
         off = f"{measured / planned:,.0f} times"
         why = "this machine was busy or another than was profiled, so do not rely on times"
-        yield Finding("amber", f"The layers took {off} the predicted time: {why}", f"took {off} predicted", "times far off")
+        yield Finding(
+            "amber",
+            f"The layers took {off} the predicted time: {why}",
+            f"took {off} predicted",
+            "times far off",
+        )
 
 
 def _lost(facts: Facts) -> Finding | None:

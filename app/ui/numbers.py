@@ -45,8 +45,8 @@ def span(low_s: float, high_s: float) -> str:
 
 
 def uncertified(count: float, units: float) -> str:
-    """How many units ran uncertified: "46 of 64 units ran uncertified"."""
-    return f"{int(count):,} of {several(int(units), 'unit')} ran uncertified"
+    """How many units ran without certified mass: "46 of 64 units ran without certified mass"."""
+    return f"{int(count):,} of {several(int(units), 'unit')} ran without certified mass"
 
 
 def may_miss(confidence: float) -> str:

@@ -55,7 +55,7 @@ def candidate_card(store: OwnerView, run: RunRow, unit: queries.Unit, candidates
         st.html(store.made("candidates", [unit], lambda: panel.candidates_html(candidates), of=[run.run_id]))
         exports.chart_foot(
             f"candidates-{queries.label(run.run_id)}-layer-{unit.layer}-head-{unit.head}",
-            f"n = {len(candidates)} candidates · masses as share of 1 · certified: – where no certificate was "
+            f"n = {len(candidates)} candidates · masses as share of 1 · certified mass: – where no certificate was "
             f"tested · source: candidate_score and fallback_event of run {queries.label(run.run_id)}",
             candidates,
             "candidates",

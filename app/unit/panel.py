@@ -97,7 +97,11 @@ def candidates_html(candidates: pd.DataFrame) -> str:
     heading = glossary.heading
     heads = [
         *("candidate", "outcome", heading("kept", "density"), heading("retained mass", "retained_mass")),
-        *(heading("g", "gate_statistic"), heading("certified", "certificate"), heading("u", "disagreement")),
+        *(
+            heading("g", "gate_statistic"),
+            heading("certified mass", "certificate"),
+            heading("u", "disagreement"),
+        ),
         *(heading("risk", "risk"), heading("predicted µs", "kernel")),
         heading("g\u00a0≥\u00a0λ", "gate_threshold"),
     ]

@@ -50,15 +50,17 @@ class Shown(ABC):
         return _frame(self.record())
 
     def plot(self, column: str | None = None) -> Picture:
-        """The map of a column of ``to_frame``, by default what is kept, or a certificate's mean error. Errors: InputError."""
+        """A column of ``to_frame`` as a map, by default the kept area or a certificate's error. Errors: InputError."""
         return _map(self.record(), column)
 
     def show(self) -> Path:
         """Open the report, one page without a server or a word of the prompt; where it lies."""
         record = self.record()
-        run = isinstance(record, RunRecord)
-        page = report_page.page(record, words=False) if run else report_certificate.page(record, words=False)
-        file = paths.exports() / f"{record.run.run_id if run else record.certificate.run_id}.html"
+        if isinstance(record, RunRecord):
+            run_id, page = record.run.run_id, report_page.page(record, words=False)
+        else:
+            run_id, page = record.certificate.run_id, report_certificate.page(record, words=False)
+        file = paths.exports() / f"{run_id}.html"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(page, "utf-8")
         webbrowser.open(file.as_uri())
@@ -105,8 +107,8 @@ def _map(record: RunRecord | CertificateRecord, column: str | None) -> Picture:
         color = palette.scale_color(theme, (value - least) / ((most - least) or 1)) if known else theme.null
         tip = f"layer {layer}, head {head}: {f'{value:.4g}' if known else 'not measured'}"
         cells.append(
-            f'<rect x="{_LEFT + _CELL * head}" y="{_TOP + _CELL * rows[layer]}" width="{_CELL - 1}" height="{_CELL - 1}" '
-            f'fill="{color}"><title>{tip}</title></rect>'
+            f'<rect x="{_LEFT + _CELL * head}" y="{_TOP + _CELL * rows[layer]}" width="{_CELL - 1}" '
+            f'height="{_CELL - 1}" fill="{color}"><title>{tip}</title></rect>'
         )
     marks = [f'<text x="{_LEFT}" y="12">{text(column)}, layer ↓ head →</text>']
     marks += [

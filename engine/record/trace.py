@@ -33,8 +33,8 @@ class Trace(Shown):
         if not self.prompts or self.unfinished or self.continues_unknown:
             return "Trace: no routed prompt yet"
         return (
-            f"Trace of {self.info.prompt_name}, {self.prompts[-1].tokens:,} tokens, by {self.info.model}: see to_frame(), "
-            "plot(), show()"
+            f"Trace of {self.info.prompt_name}, {self.prompts[-1].tokens:,} tokens, by {self.info.model}: see "
+            "to_frame(), plot(), show()"
         )
 
     @property

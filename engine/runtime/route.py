@@ -60,9 +60,9 @@ def route(
     unlucky draw does not recur on every prompt; pass the same text (``trace.salt``) to draw the same rows again.
     group: the processes among which the heads of each layer are split, where transformers does not know them (Ulysses).
     name: what records call the prompt; the model's name and revision they have by themselves.
-    Yields the trace (decisions, timings, to_frame, plot, show, to_bundle). Leaving the block restores the model, after errors too. What a GPU
-    captured stays for the model's next block (graphs.KEPT_SHARE of its memory, or one graph), until the model is
-    deleted, routed on another device, or out of memory.
+    Yields the trace (decisions, timings, to_frame, plot, show, to_bundle). Leaving the block restores the model, after
+    errors too. What a GPU captured stays for the model's next block (graphs.KEPT_SHARE of its memory, or one graph),
+    until the model is deleted, routed on another device, or out of memory.
     An attention function of your own that the model was set to does not run inside: a UserWarning names it.
     Errors: UnsupportedModelError, ConfigError, CalibrationError, ProfileError, and ModelError where a calibration
     is given and the model's files are not known.

@@ -25,7 +25,7 @@ def record(factory):
 
 @pytest.fixture(scope="module")
 def bad(factory):
-    """Nothing fell back, every audited certificate holds, and half of the heads ran uncertified."""
+    """Nothing fell back, every audited certificate holds, and half of the heads ran without certified mass."""
     made = factory.rename(factory.make_record(hardness=0.9, name="calm.txt", probe=False, prompt=False), BAD)
     choices = tuple(
         replace(c, fallback=None, **({"lower_mass": 0.3} if c.pattern != "dense" and c.head < 4 else {}))

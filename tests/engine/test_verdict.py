@@ -126,7 +126,10 @@ def test_each_rule_alone(changes, level, reason):
         ),
         ({"max_error": 2.72}, "The worst audited row is off by 272 %: read it on the page Text"),
         ({"dense_ms": 42.0}, "Slower than dense here: 100 ms for 42 ms"),
-        ({"measured_us": 120_000.0}, "The layers took 12 times the predicted time: this machine was busy or "),
+        (
+            {"measured_us": 120_000.0},
+            "The layers took 12 times the predicted time: this machine was busy or ",
+        ),
         ({"coverage": 0.949}, "Only 94.9 % of the audited certificates held, 95.0 % should"),
     ],
 )

@@ -32,8 +32,8 @@ def sentence(sides: Sides, other: Side, verdicts: Mapping[str, Verdict]) -> str:
     judged = _verdict(verdicts.get(base.run.run_id), verdicts.get(other.run.run_id))
     if not sides.same_prompt(other):
         return (
-            f"it keeps {_kept(other)} of the causal area, the baseline {_kept(base)}. {_lost(base.run, other.run)}. Its "
-            f"prompt is not the baseline’s and may be the reason as much as a setting, so no ratio is given.{judged}"
+            f"it keeps {_kept(other)} of the causal area, the baseline {_kept(base)}. {_lost(base.run, other.run)}. "
+            f"Its prompt is not the baseline’s and may be the reason, so no ratio is given.{judged}"
         )
     pairs = comparison.pair(base.choices, other.choices)
     if pairs.empty:

@@ -87,6 +87,7 @@ def sides_html(sides: Sides, rows: pd.DataFrame, times: Mapping[str, str]) -> st
         "speedup": "<th>dense takes</th>",
         "sparse": "<th>sparse units</th>",
         "conformal": "<th>conformal ≥ τ</th>",
+        "uncertified": "<th>mass not certified</th>",
         "λ": '<th class="l">λ</th>',
         **{name: f'<th class="l">{name}</th>' for name in ("side", "verdict")},
         **{name: f'<th class="l twice">{name}</th>' for name in _SETTINGS if name != "λ"},

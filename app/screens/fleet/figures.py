@@ -31,7 +31,7 @@ ROWS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "expanded": ("… to a larger budget", numbers.share),
     "dense_by_fallback": ("… to dense", numbers.share),
     **{level: (f"{SIGNS[level]} {WORDS[level].lower()}", "{:,}".format) for level in LEVELS},
-    "certified": ("sparse units certified", numbers.share_passed),
+    "certified": ("sparse units’ mass certified", numbers.share_passed),
     "drift_alarms": ("drift alarms", "{:,.0f}".format),
     "median_deciding_ms": ("deciding, median ms", _millis),
     "median_kernel_ms": ("attention, median ms", _millis),

@@ -378,5 +378,5 @@ def test_a_run_without_a_predicted_loss_says_not_measured_and_keeps_its_other_fi
     run = replace(record.run, loss_nats=None, loss_bound=None, loss_fit=None, loss_alarm=None)
     bundle.write_bundle(replace(record, run=run, losses=()), home / "spool")
     html = open_page("routing_map", run="3f9a1c20").told
-    assert "not measured</b><small>no rows were replayed" in html and "Uncertified" in html
+    assert "not measured</b><small>no rows were replayed" in html and "Mass not certified" in html
     assert "predicted loss" not in html.split("rs-verdict")[0]

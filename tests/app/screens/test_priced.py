@@ -108,7 +108,7 @@ def test_a_layer_below_its_tau_is_told_and_a_certified_one_says_nothing_of_the_k
     without, factory, record, open_page
 ):
     bundle.write_bundle(factory.priced(factory.rename(record, CERTIFIED)), without / "spool")
-    told = "1 of 4 layers ran uncertified"
+    told = "1 of 4 layers ran without certified mass"
     html = open_page("trust", run=RUN).told
     assert f"{told}: layer 2 (0.600 &lt; 0.70)" in html
     assert "3 of 4 sparse layers keep at least 0.70 of their attention" in html
@@ -117,7 +117,7 @@ def test_a_layer_below_its_tau_is_told_and_a_certified_one_says_nothing_of_the_k
     assert table[RUN[-8:]] == "1 of 4" and table[CERTIFIED[-8:]] == "0 of 4"
     assert "<td>0, 1 layer</td>" in open_page("compare", runs=f"{CERTIFIED},{RUN}").told
     for name in ("trust", "routing_map"):
-        assert "layers ran uncertified" not in open_page(name, run=CERTIFIED).told, name
+        assert "layers ran without certified mass" not in open_page(name, run=CERTIFIED).told, name
     html = open_page("trust", run=RUN, scope="all", details="true").told
     assert f"layer 2 of run {RUN[-8:]} (0.600 &lt; 0.70)" in html
     assert f'<td class="l">{RUN[-8:]}</td>' in html and 'layer=2" target="_self">layer 2</a>' in html

@@ -179,7 +179,7 @@ def test_a_run_that_was_not_audited_says_so_and_how_to_audit_it(filled, open_pag
     page = open_page("trust", run="c0de17aa", details="true")
     html = page.told
     assert "<b>Not audited</b>" in html and "Run again with an audit" in html
-    assert "; not audited, so true mass and output error are unknown" in html, "the verdict is green"
+    assert "<b>Not audited.</b> No audit measured the true kept mass" in html, "the verdict is grey"
     assert '<b class="none">not measured</b><small>of 0 rows; must be 0' in html, "not 0 violations"
     assert not page.code, "a page speaks of its own buttons, not of the command line's options"
     assert "Error against its bounds" not in html and "<b>router</b>" not in html

@@ -68,7 +68,7 @@ def test_a_certificate_is_a_map_of_its_heads_errors(factory):
 
 
 def test_a_column_without_numbers_is_refused_with_those_that_have_some(run):
-    with pytest.raises(InputError, match="no map of 'pattern'; choose one of .*density"):
+    with pytest.raises(InputError, match=r"no map of 'pattern'; choose one of .*density"):
         Held(run).plot("pattern")
 
 
