@@ -14,9 +14,9 @@ def share_passed(value: Any) -> str:
 
 
 def signed(value: float, digits: int) -> str:
-    """A difference: "+1.8", "-0.3", and "0.0" for what rounds to it."""
+    """A difference: "+1.8", "-0.3", and "±0.0" for what rounds to nothing."""
     text = f"{value:+.{digits}f}"
-    return text if float(text) else text[1:]
+    return text if float(text) else f"±{text[1:]}"
 
 
 def whole_micros(value: Any) -> str:

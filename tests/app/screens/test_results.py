@@ -65,7 +65,7 @@ def test_the_page_says_what_was_found_at_the_longest_length(evaluated, open_page
     assert "below the chart: window=1024 −60.0" in text
     assert not page.get("plotly_chart"), "Plotly takes longer to load than the page to draw"
     names = {button.label for button in page.get("download_button")}
-    assert {"Report (HTML)", "CSV", "Parquet"} <= names
+    assert {"Report (HTML)", "24 rows as CSV", "24 rows as Parquet"} <= names
     assert "Loss over area at 16,384 tokens" in text_of(open_page("results", length="16384"))
 
 
