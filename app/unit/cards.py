@@ -48,7 +48,11 @@ def reason_card(
 
 def candidate_card(store: OwnerView, run: RunRow, unit: queries.Unit, candidates: pd.DataFrame) -> None:
     """Every candidate with its numbers and why it was not chosen."""
-    with elements.card("candidates", f"Candidates of layer {unit.layer}, head {unit.head}"):
+    title = f"All candidates of layer {unit.layer}, head {unit.head}, and why not"
+    opened = st.expander(title, key="candidates", on_change="rerun", bind="query-params")
+    if not opened.open:
+        return
+    with opened, elements.card("candidates"):
         if candidates.empty:
             elements.sub("Not recorded for this run.")
             return

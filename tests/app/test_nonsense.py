@@ -150,7 +150,7 @@ def test_a_file_that_a_disk_damaged_costs_a_page_one_card(filled, open_page, fil
     access().look_into_spool()
     damaged = next((filled / "bundles").glob(f"*{GOOD}")) / file
     damaged.write_bytes(damaged.read_bytes()[:1000])
-    for name, card in (("routing_map", "Candidates of layer"), ("text", "Text")):
+    for name, card in (("routing_map", "Certificates and the truth"), ("text", "Text")):
         page = open_page(name, run=GOOD, layer="1", head="1")
         html = " ".join(str(part.proto.body) for part in page.get("html"))
         assert not page.exception and "can't be drawn" not in html and card in html, (name, page.exception)

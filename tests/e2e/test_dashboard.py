@@ -128,7 +128,7 @@ def test_every_chart_can_be_saved(address, context, page, save_picture):
 def candidates_in(page, address, width, height):
     """A head's candidates, in a window of this size."""
     page.set_viewport_size({"width": width, "height": height})
-    page.goto(f"{address}/map?run={RUN}&layer=5&head=2")
+    page.goto(f"{address}/map?run={RUN}&layer=5&head=2&candidates=true")
     page.locator("[class*=candidates] .rs-table th").get_by_text("g ≥ λ").wait_for()
     still(page)
 

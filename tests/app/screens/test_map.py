@@ -33,14 +33,16 @@ def test_a_head_opens_with_reason_probe_candidates_claims_text_and_other_runs(
 ):
     bundle.write_bundle(factory.rename(record, "abcdabcd00001111"), waiting / "spool")
     choice = next(c for c in record.choices if (c.layer, c.head, c.segment) == (2, 3, 1))
-    page = open_page("routing_map", run="d4e5b678", layer="2", head="3", segment="1")
+    where = {"run": "d4e5b678", "layer": "2", "head": "3", "segment": "1"}
+    assert "g\u00a0≥\u00a0λ" not in open_page("routing_map", **where).told, "candidates are closed"
+    page = open_page("routing_map", **where, candidates="true")
     html = page.told
     assert "Layer 2, head 3: why" in html
     assert reason_words.shown(choice.reason).replace(">", "&gt;") in html
     stored = next(p for p in record.probes if (p.layer, p.head, p.segment) == (2, 3, 1))
     assert f"Probe, {stored.rows} rows × {stored.columns * stored.pool} key blocks" in html
     assert f"max over one row × {stored.pool} key block" in html, "the pool factor is printed"
-    assert "Candidates of layer 2, head 3" in html and "Certificates and the truth" in html
+    assert "g\u00a0≥\u00a0λ" in html and "Certificates and the truth" in html
     assert "map?run=d4e5b678&amp;layer=2&amp;head=3&amp;segment=0" in html, "its other segment"
     assert "map?run=00001111&amp;layer=2&amp;head=3&amp;segment=1" in html, "the same head elsewhere"
     assert 'href="trust?run=d4e5b678"' in html
