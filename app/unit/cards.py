@@ -207,9 +207,7 @@ def scatter_card(
         plot.show(drawn, "scatter", "Candidates, risk against predicted time")
         exports.chart_foot(
             name,
-            "Ring: the choice. Filled: g ≥ λ. A risk of 0 is drawn below the least other "
-            "one. Lines: the risk at g = λ and at g = "
-            f"{'τ' if run.tau_layer is None else 'τ head, a safety floor,'} without disagreement. "
+            f"Ring: the choice. Filled: g ≥ λ. Lines: risk at g = λ and {'τ' if run.tau_layer is None else 'τ head'}. "
             f"n = {len(candidates)} candidates · source: candidate_score of run {queries.label(run.run_id)}",
             candidates,
             "scatter",
