@@ -9,6 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.ui import browser_part, design
+from routesparse.app.ui.numbers import several
 from routesparse.engine.export.csv_text import as_csv
 
 # Columns that pages need apart from those of the choice, under the names that they have in the bundle's tables.
@@ -39,16 +40,21 @@ def chart_foot(name: str, note: str, rows: pd.DataFrame, key: str, chart: str | 
         with st.popover("Save", key=f"save-{key}", type="tertiary"):
             if chart is not None:
                 _picture_buttons(chart, name, note)
-            for kind, mime in {"CSV": "text/csv", "Parquet": "application/vnd.apache.parquet"}.items():
-                st.download_button(
-                    f"{len(rows):,} rows as {kind}",
-                    partial(_content, kind, rows),
-                    file_name=f"{name}.{kind.lower()}",
-                    mime=mime,
-                    key=f"{kind.lower()}-{key}",
-                    type="tertiary",
-                    on_click="ignore",
-                )
+            downloads(name, rows, key)
+
+
+def downloads(name: str, rows: pd.DataFrame, key: str) -> None:
+    """Two quiet buttons, CSV and Parquet."""
+    for kind, mime in {"CSV": "text/csv", "Parquet": "application/vnd.apache.parquet"}.items():
+        st.download_button(
+            f"{several(len(rows), 'row')} as {kind}",
+            partial(_content, kind, rows),
+            file_name=f"{name}.{kind.lower()}",
+            mime=mime,
+            key=f"{kind.lower()}-{key}",
+            type="tertiary",
+            on_click="ignore",
+        )
 
 
 def _content(kind: str, rows: pd.DataFrame) -> bytes:

@@ -77,7 +77,7 @@ def test_a_missed_bound_says_by_how_much_and_that_some_may_be_missed(home, recor
     chance = "one bound in 20 may be too high by chance"
     assert "0.004 below the bound" in html and f"At 95 % confidence {chance}" in html
     assert "87.5 % of rows do" in html and "0.0421" in html
-    trust = open_page("trust", run=RUN).told
+    trust = open_page("trust", run=RUN, details="true").told
     assert re.search(rf"y = x: 1 of \d+; at 95 % confidence {chance}", trust)
 
 
