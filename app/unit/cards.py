@@ -48,13 +48,11 @@ def reason_card(
 
 def candidate_card(store: OwnerView, run: RunRow, unit: queries.Unit, candidates: pd.DataFrame) -> None:
     """Every candidate with its numbers and why it was not chosen."""
-    title = f"All candidates of layer {unit.layer}, head {unit.head}, and why not"
-    opened = st.expander(title, key="candidates", on_change="rerun", bind="query-params")
-    if not opened.open:
-        return
-    with opened, elements.card("candidates"):
+    with elements.card("candidates", f"Candidates of layer {unit.layer}, head {unit.head}"):
         if candidates.empty:
             elements.sub("Not recorded for this run.")
+            return
+        if not st.toggle(f"Show all {len(candidates)}, and why not", key="candidates", bind="query-params"):
             return
         st.html(store.made("candidates", [unit], lambda: panel.candidates_html(candidates), of=[run.run_id]))
         exports.chart_foot(
