@@ -103,7 +103,7 @@ def _upload(folder: bool = False) -> list[tuple[bytes, str]]:
         f"{IN_WORDS}; you pick a line, or all.",
     )
     found = []
-    for file in uploaded:
+    for file in sorted(uploaded, key=lambda file: file.name):
         content, label = file.getvalue(), clean_label(file.name)
         is_rows = label.lower().endswith(".jsonl")
         found += _rows(content, label, len(uploaded) == 1) if is_rows else [(content, label)]
