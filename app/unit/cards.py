@@ -169,7 +169,7 @@ def _probe_picture(
     source = "probe_meta, 8-bit thumbnail" if heatmap.row_pool > 1 else "probe.parquet, float16"
     exports.chart_foot(
         name,
-        f"n = {heatmap.probe_rows} rows · softmax mass per key block of {run.block_k} tokens, square-root scale · "
+        f"n = {heatmap.probe_rows} rows, softmax mass per key block of {run.block_k} tokens, square-root scale · "
         f"drag a box to zoom in, click a row for its words · source: {source}",
         probe.long_rows(heatmap),
         "probe",

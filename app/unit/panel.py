@@ -129,11 +129,7 @@ def _nats(value: float) -> str:
 
 def _audited_rows(choice: pd.Series, run: RunRow) -> str:
     count = numbers.count(choice["audit_rows"])
-    return (
-        f"all {count} body rows"
-        if run.audit_depth == "full"
-        else f"{count}, drawn apart from all other steps"
-    )
+    return f"all {count} body rows" if run.audit_depth == "full" else f"{count} at random"
 
 
 def _whose(scope: object) -> str:
