@@ -52,7 +52,11 @@ def test_the_head_shows_its_own_lambda_and_its_layer_s_certificate(stored, price
     assert f"λ of this head = {choice.gate_threshold:.3f}" in html
     certified = f"<td>{priced.layers[1].lower_mass:.3f}</td><td>τ layer 0.70</td>"
     assert certified in html and "climbed 1 level" in html
-    assert "safety floor" in html and "<td>τ head 0.40</td>" in html and "<td>τ 0.40</td>" not in html
+    assert (
+        "is a floor, which says nothing about quality" in html
+        and "<td>τ head 0.40</td>" in html
+        and "<td>τ 0.40</td>" not in html
+    )
     assert "policy certified, τ 0.90" in open_page("routing_map", run=CERTIFIED).told
 
 
@@ -129,7 +133,7 @@ def test_trust_tells_layers_from_heads_and_sets_layers_beside_their_truth(stored
     of_layers = sum(event.scope == "layer" for event in priced.fallbacks)
     assert f"of which {of_layers:,} of heads that climbed with their layer" in html
     assert set(page.dataframe[0].value["of"]) <= {"head", "layer"}
-    assert "Certificates of the layers" in html and "safety floor" in html
+    assert "Certificates of the layers" in html and "is a floor, which says nothing about quality" in html
     assert "0 of 4 with several segments have one below the least bound" in html
     assert "reaches τ layer; no segment below the least bound" in html
     other = open_page("trust", run=CERTIFIED, details="true")
