@@ -67,7 +67,9 @@ def install() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         report, pins = Path(scratch, "report.json"), Path(scratch, "pins.txt")
         pins.write_text("".join(re.split(r" *\\\n", entry)[0] + "\n" for entry in late.values()))
-        for part in ([builder], [entry for name, entry in locked.items() if name not in late]):
+        packages = [entry for name, entry in locked.items() if name not in late]
+        for step, part in enumerate(([builder], packages), 1):
+            print(f"{step} of 3: {len(part)} packages", flush=True)
             hashed = Path(scratch, "hashed.txt")
             hashed.write_text("".join(part))
             pip(
@@ -84,6 +86,7 @@ def install() -> int:
         if unchecked.exists():
             pip("uninstall", "--yes", *late)
         unchecked.touch()
+        print("3 of 3: PyTorch, by far the largest, and what needs it", flush=True)
         pip("install", "--no-build-isolation", "-c", pins, "-r", REQUIREMENTS, "--report", report)
         strangers = list(unknown_files(json.loads(report.read_text("utf-8"))["install"], locked))
     if strangers:
@@ -117,8 +120,8 @@ def unknown_files(installed: Iterable[dict[str, Any]], locked: dict[str, str]) -
 
 
 def pip(*arguments: str | Path) -> None:
-    """Run this environment's pip; where it fails it has said why."""
-    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *map(str, arguments)]
+    """Run this environment's pip, which tells what it fetches; where it fails it has said why."""
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *map(str, arguments)]
     done = subprocess.run(command, cwd=ROOT, check=False)
     if done.returncode:
         raise SystemExit(done.returncode)

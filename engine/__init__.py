@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from routesparse.engine.config import LatencyBudget as LatencyBudget
     from routesparse.engine.config import RouterConfig as RouterConfig
     from routesparse.engine.runtime.route import route as route
+    from routesparse.engine.store.snapshot import snapshot as snapshot
 
 _HOMES = {
     "LatencyBudget": "routesparse.engine.config",
@@ -22,9 +23,10 @@ _HOMES = {
     "certify": "routesparse.engine.certification.certify",
     "certify_attention": "routesparse.engine.certification.certify",
     "route": "routesparse.engine.runtime.route",
+    "snapshot": "routesparse.engine.store.snapshot",
 }
 
-__all__ = ["LatencyBudget", "RouterConfig", "certify", "certify_attention", "route"]
+__all__ = ["LatencyBudget", "RouterConfig", "certify", "certify_attention", "route", "snapshot"]
 
 
 def __getattr__(name: str) -> Any:

@@ -441,7 +441,7 @@ class RunRecord:
 
     @property
     def uncertified(self) -> tuple[HeadChoiceRow, ...]:
-        """The units that ran uncertified."""
+        """The units that ran without certified mass."""
         return tuple(c for c in self.choices if is_uncertified(c.pattern, c.lower_mass, self.run.tau))
 
     @property

@@ -40,6 +40,7 @@ def restore(page: str) -> None:
     remembered = st.session_state.get("views", {}).get(page)
     if remembered is not None and any(name in st.query_params for name in ("layer", "head")):
         st.query_params.from_dict(remembered)
+        st.rerun()  # widgets that are bound to the address read it before the page is drawn
 
 
 def remember(page: str) -> None:

@@ -1,4 +1,4 @@
-"""The line under every chart: n, unit and source on the left, picture and rows to download on the right."""
+"""The line under every chart: n, unit and source on the left, one menu with its picture and rows on the right."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.ui import browser_part, design
+from routesparse.app.ui.numbers import several
 from routesparse.engine.export.csv_text import as_csv
 
 # Columns that pages need apart from those of the choice, under the names that they have in the bundle's tables.
@@ -18,8 +19,8 @@ _ADVICE = ("click ", "drag ", "scroll ")  # parts of a note that speak of the pa
 _picture = browser_part.component(
     __file__,
     "picture",
-    '<div class="rs-picture"><button class="svg" title="This chart as SVG">SVG</button>'
-    '<button class="png" title="This chart as PNG">PNG</button></div>',
+    '<div class="rs-picture"><button class="svg">Chart as SVG</button>'
+    '<button class="png">Chart as PNG</button></div>',
 )
 _link = browser_part.component(
     __file__,
@@ -36,8 +37,7 @@ def chart_foot(name: str, note: str, rows: pd.DataFrame, key: str, chart: str | 
     """
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"foot-{key}"):
         st.html(f'<div class="rs-note">{escape(note)}</div>', width="stretch")
-        # Files of one chart stay in one line where the note leaves no room beside it.
-        with st.container(horizontal=True, width="content", gap="small", vertical_alignment="center"):
+        with st.popover("Save", key=f"save-{key}", type="tertiary"):
             if chart is not None:
                 _picture_buttons(chart, name, note)
             downloads(name, rows, key)
@@ -47,14 +47,13 @@ def downloads(name: str, rows: pd.DataFrame, key: str) -> None:
     """Two quiet buttons, CSV and Parquet."""
     for kind, mime in {"CSV": "text/csv", "Parquet": "application/vnd.apache.parquet"}.items():
         st.download_button(
-            kind,
+            f"{several(len(rows), 'row')} as {kind}",
             partial(_content, kind, rows),
             file_name=f"{name}.{kind.lower()}",
             mime=mime,
             key=f"{kind.lower()}-{key}",
             type="tertiary",
             on_click="ignore",
-            help=f"{len(rows):,} rows as {kind}",
         )
 
 

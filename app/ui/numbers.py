@@ -13,6 +13,12 @@ def share_passed(value: Any) -> str:
     return NOT_MEASURED if is_missing(value) else f"{100 * rounded_down(value, 2):.0f} %"
 
 
+def signed(value: float, digits: int) -> str:
+    """A difference: "+1.8", "-0.3", and "±0.0" for what rounds to nothing."""
+    text = f"{value:+.{digits}f}"
+    return text if float(text) else f"±{text[1:]}"
+
+
 def whole_micros(value: Any) -> str:
     """Microseconds for a column that names them: "1,468"; more than an hour, which only a damaged row has, "1e+15"."""
     if is_missing(value):
@@ -39,8 +45,8 @@ def span(low_s: float, high_s: float) -> str:
 
 
 def uncertified(count: float, units: float) -> str:
-    """How many units ran uncertified: "46 of 64 units ran uncertified"."""
-    return f"{int(count):,} of {several(int(units), 'unit')} ran uncertified"
+    """How many units ran without certified mass: "46 of 64 units ran without certified mass"."""
+    return f"{int(count):,} of {several(int(units), 'unit')} ran without certified mass"
 
 
 def may_miss(confidence: float) -> str:

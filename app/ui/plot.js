@@ -28,7 +28,7 @@ function geometries(data, width) {
     const longest = Math.max(0, ...y.ticks.map(([, text]) => Math.min(most, text.length)));
     const left = from + 8 + (y.title ? 18 : 0) + longest * LETTER, right = from + wide - RIGHT;
     const top = data.top, bottom = data.height - TICKS - (x.title ? TITLE : 0);
-    return { axes: { x, y }, ends: [from + wide, data.height], most, from, left, right, top, bottom, x: scale(x, left, right), y: scale(y, bottom, top) };
+    return { named: [], axes: { x, y }, ends: [from + wide, data.height], most, from, left, right, top, bottom, x: scale(x, left, right), y: scale(y, bottom, top) };
   });
 }
 
@@ -82,9 +82,15 @@ function picture(mark) {
 // One mark's SVG; its items, for the pointer and the keys, go to `items` with their places.
 function draw(mark, at, data, g, items) {
   const ring = mark.ring ? ' class="ring"' : "";
-  if (mark.kind === "label")
-    return `<text x="${px(g.x(mark.x) + mark.dx)}" y="${px(g.y(mark.y) + mark.dy)}" text-anchor="${mark.anchor}" font-size="11"${mark.strong ? ' font-weight="700"' : ""} ` +
+  if (mark.kind === "label") {
+    const x = g.x(mark.x) + mark.dx, y = g.y(mark.y) + mark.dy, long = mark.text.length * LETTER;
+    const left = x - { start: 0, middle: long / 2, end: long }[mark.anchor];
+    // The first of names that would stand in one another stays; a hover tells the others.
+    if (g.named.some(([from, to, at]) => left < to && left + long > from && Math.abs(y - at) < 12)) return "";
+    g.named.push([left, left + long, y]);
+    return `<text x="${px(x)}" y="${px(y)}" text-anchor="${mark.anchor}" font-size="11"${mark.strong ? ' font-weight="700"' : ""} ` +
       `fill="${mark.color}" stroke="${data.panel}" stroke-width="3" paint-order="stroke">${escape(mark.text)}</text>`;
+  }
   if (mark.kind === "line") {
     const d = mark.x.map((x, i) => `${px(g.x(x))} ${px(g.y(mark.y[i]))}`).join("L");
     return d && `<path${ring} d="M${d}" fill="none" stroke="${mark.color}" stroke-width="${mark.width}" stroke-dasharray="${mark.dash || "none"}"/>`;

@@ -52,10 +52,12 @@ def candidate_card(store: OwnerView, run: RunRow, unit: queries.Unit, candidates
         if candidates.empty:
             elements.sub("Not recorded for this run.")
             return
+        if not st.toggle(f"Show all {len(candidates)}, and why not", key="candidates", bind="query-params"):
+            return
         st.html(store.made("candidates", [unit], lambda: panel.candidates_html(candidates), of=[run.run_id]))
         exports.chart_foot(
             f"candidates-{queries.label(run.run_id)}-layer-{unit.layer}-head-{unit.head}",
-            f"n = {len(candidates)} candidates · masses as share of 1 · certified: – where no certificate was "
+            f"n = {len(candidates)} candidates · masses as share of 1 · certified mass: – where no certificate was "
             f"tested · source: candidate_score and fallback_event of run {queries.label(run.run_id)}",
             candidates,
             "candidates",
@@ -167,7 +169,7 @@ def _probe_picture(
     source = "probe_meta, 8-bit thumbnail" if heatmap.row_pool > 1 else "probe.parquet, float16"
     exports.chart_foot(
         name,
-        f"n = {heatmap.probe_rows} rows · softmax mass per key block of {run.block_k} tokens, square-root scale · "
+        f"n = {heatmap.probe_rows} rows, softmax mass per key block of {run.block_k} tokens, square-root scale · "
         f"drag a box to zoom in, click a row for its words · source: {source}",
         probe.long_rows(heatmap),
         "probe",
@@ -203,9 +205,7 @@ def scatter_card(
         plot.show(drawn, "scatter", "Candidates, risk against predicted time")
         exports.chart_foot(
             name,
-            "Ring: the choice. Filled: g ≥ λ. A risk of 0 is drawn below the least other "
-            "one. Lines: the risk at g = λ and at g = "
-            f"{'τ' if run.tau_layer is None else 'τ head, a safety floor,'} without disagreement. "
+            f"Ring: the choice. Filled: g ≥ λ. Lines: risk at g = λ and {'τ' if run.tau_layer is None else 'τ head'}. "
             f"n = {len(candidates)} candidates · source: candidate_score of run {queries.label(run.run_id)}",
             candidates,
             "scatter",

@@ -73,5 +73,5 @@ def legend_items(shown: Mask, heatmap: Heatmap, theme: design.Theme) -> list[tup
     cell = "a cell" if heatmap.mask_pool == 1 else f"a cell of {heatmap.mask_pool} key blocks"
     return [
         (theme.null, f"grey: {shown.name} reads no key of {cell}"),
-        (theme.warn, "orange: nor does it read this attention, which is lost"),
+        (theme.warn, "orange: attention that is lost there"),
     ]

@@ -97,7 +97,11 @@ def candidates_html(candidates: pd.DataFrame) -> str:
     heading = glossary.heading
     heads = [
         *("candidate", "outcome", heading("kept", "density"), heading("retained mass", "retained_mass")),
-        *(heading("g", "gate_statistic"), heading("certified", "certificate"), heading("u", "disagreement")),
+        *(
+            heading("g", "gate_statistic"),
+            heading("certified mass", "certificate"),
+            heading("u", "disagreement"),
+        ),
         *(heading("risk", "risk"), heading("predicted µs", "kernel")),
         heading("g\u00a0≥\u00a0λ", "gate_threshold"),
     ]
@@ -125,11 +129,7 @@ def _nats(value: float) -> str:
 
 def _audited_rows(choice: pd.Series, run: RunRow) -> str:
     count = numbers.count(choice["audit_rows"])
-    return (
-        f"all {count} body rows"
-        if run.audit_depth == "full"
-        else f"{count}, drawn apart from all other steps"
-    )
+    return f"all {count} body rows" if run.audit_depth == "full" else f"{count} at random"
 
 
 def _whose(scope: object) -> str:

@@ -24,6 +24,7 @@ from typing import Annotated, Any
 
 import torch
 
+from routesparse.engine.certificate_rows import CertificateRecord
 from routesparse.engine.certification.named_rows import NamedRows, positions_of, read_names
 from routesparse.engine.certification.reads import BLOCK, Plan, PlanReads, check_layers, reads_of
 from routesparse.engine.certification.record import About, record_of
@@ -33,6 +34,8 @@ from routesparse.engine.config import Seed, argument
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.device.names import device_name
 from routesparse.engine.errors import ConfigError, PromptError, UnsupportedModelError
+from routesparse.engine.export.notebook import Shown
+from routesparse.engine.models.load import model_name
 from routesparse.engine.rows import EXECUTED_TOLERANCE
 from routesparse.engine.runtime.replay import LayerKeys
 from routesparse.engine.runtime.transformers import attention_modules, check_supported
@@ -112,8 +115,8 @@ class Request:
         return drawn, score_rows(inputs, out, named.expand(*shape[:2], -1), window, reads, planned)
 
 
-@dataclass
-class Report:
+@dataclass(repr=False)
+class Report(Shown):
     """What ``certify`` found: one ``Certified`` a pass, the last ``keep``. The other names speak of the last one.
 
     Errors: ConfigError.
@@ -151,7 +154,17 @@ class Report:
 
         Errors: PromptError before any pass was certified; BundleError.
         """
-        return write_bundle(record_of(self.last, self.about), Path(path))
+        return write_bundle(self.record(), Path(path))
+
+    def record(self) -> CertificateRecord:
+        """The last pass as the records of a bundle. Errors: PromptError before any pass was certified."""
+        return record_of(self.last, self.about)
+
+    def __repr__(self) -> str:
+        """One line."""
+        if not self.passes:
+            return "Report: nothing was certified yet"
+        return f"Report of {self.last.plan or self.last.name}, {self.last.keys:,} tokens: {self.last.verdict.sentence}"
 
     def __getattr__(self, name: str) -> Any:
         if name in ("run", "by_layer", "by_head", "worst_heads", "verdict", "as_dict"):
@@ -182,6 +195,7 @@ def certify(
     every: int = 1,
     keep: int = KEEP,
     hold: bool = False,
+    name: str = About.prompt_name,
 ) -> Iterator[Report]:
     """Certify every prefill that a model runs, or every call of a function, inside the block.
 
@@ -193,13 +207,13 @@ def certify(
     rows_at: rows to be scored beside the ``rows`` random ones of each head: "16000:16384" in tokens, or "last:64";
     those that a pass has no queries of are left out of it.
     every: 1 forward pass in so many, for servers. keep: the report holds so many passes, the last ones. hold: of a
-    model the last pass's keys and values, too, in ``report.kept``.
+    model the last pass's keys and values, too, in ``report.kept``. name: what records call the prompt.
     Errors: ConfigError, PromptError, UnsupportedModelError; PromptError where nothing ran that could be certified, or
     named rows were in no pass.
     """
     settings = Settings(confidence, mass_level, tolerance, most_beyond)
     request = Request(settings, rows, seed, plan, plan_name, block, every, read_names(rows_at), plan_note)
-    report = Report(keep=keep, kept={} if hold else None)
+    report = Report(keep=keep, kept={} if hold else None, about=About(prompt_name=name))
     if isinstance(what, torch.nn.Module) and hasattr(what, "config"):
         model: Any = what
         check_supported(model)
@@ -321,11 +335,6 @@ def facts_of(inputs: AttentionInputs) -> dict[str, Any]:
         "kv_heads": inputs.k.shape[1],
         "head_dim": inputs.q.shape[3],
     }
-
-
-def model_name(model: Any) -> str:
-    """What a transformers model is called: the last part of where it came from, else its class."""
-    return Path(getattr(model.config, "_name_or_path", "") or type(model).__name__).name
 
 
 def _wrapped(function: Callable[..., Any], request: Request, report: Report) -> Callable[..., Any]:

@@ -61,21 +61,21 @@ def no_promise(tuned_price: TunedPrice, wrong: str) -> str:
 
 
 def uncertified_text(record: RunRecord) -> str:
-    """How many units ran uncertified, which, and what to do about it."""
+    """How many units ran without certified mass, which, and what to do about it."""
     run, units = record.run, record.uncertified
     unmet = sum(choice.unmet is True for choice in units)
     why = f"T_l left {unmet} of them no time to expand: raise --budget" if unmet else "fallback was off"
     segment = " segment {0.segment}" if run.segments > 1 else ""
     names = [("layer {0.layer} head {0.head}" + segment).format(choice) for choice in units]
     tau = f"tau {run.tau:g}" if run.tau_layer is None else f"tau_head {run.tau:g}"
-    return f"{len(units)} of {run.units} units ran uncertified, with a certificate below {tau} ({why}): {_first(names)}"
+    return f"{len(units)} of {run.units} units ran without certified mass, bound below {tau} ({why}): {_first(names)}"
 
 
 def uncertified_layers_text(record: RunRecord) -> str:
     """Policy "priced": which layers ran although their own certificate is below tau_layer."""
     run, layers = record.run, record.uncertified_layers
     return (
-        f"{len(layers)} of {run.layers} layers ran uncertified, with a certificate of their mean mass below tau_layer "
+        f"{len(layers)} of {run.layers} layers ran without certified mass, the bound of their mean below tau_layer "
         f"{run.tau_layer:g} (fallback was off): layer {_first(list(map(str, layers)))}"
     )
 
@@ -95,7 +95,7 @@ def layers_text(record: RunRecord) -> str:
     raised = sum(bool(row.raised) for row in record.layers)
     return (
         f"price {run.price:g}; least certified layer mass {least.lower_mass:.3f} (layer {least.layer}, tau_layer "
-        f"{run.tau_layer:g}), {raised} of {run.layers} layers raised, {len(record.uncertified_layers)} uncertified; "
+        f"{run.tau_layer:g}), {raised} of {run.layers} layers raised, {len(record.uncertified_layers)} below it; "
         f"tau_head {run.tau:g} is a floor for single heads, not a measure of quality"
     )
 
@@ -123,7 +123,7 @@ def print_summary(record: RunRecord, bundle: Path) -> None:
             markup=False,
         )
     else:
-        heads = ("pattern", "units", "mean density", "mean mass", "least certified mass", "uncertified")
+        heads = ("pattern", "units", "mean density", "mean mass", "least certified mass", "below tau")
         table = Table(*heads, title=None)
         missed = Counter(choice.pattern for choice in record.uncertified)
         for pattern in families.in_order({choice.pattern for choice in record.choices}):
@@ -137,8 +137,8 @@ def print_summary(record: RunRecord, bundle: Path) -> None:
         console.print(table)
         lines = [
             f"density {run.density:.3f} of the causal area; expanded {run.expanded_units}, dense by fallback "
-            f"{run.dense_fallback_units}, dense by the router {run.dense_router_units}, uncertified "
-            f"{len(record.uncertified)} of {run.units} units",
+            f"{run.dense_fallback_units}, dense by the router {run.dense_router_units}, mass "
+            f"not certified in {len(record.uncertified)} of {run.units} units",
             f"probe {run.probe_ms:,.1f} ms, index {run.index_ms:,.1f} ms, route {run.route_ms:,.1f} ms, "
             f"kernels {run.kernel_ms:,.1f} ms; prefill {run.total_ms:,.0f} ms"
             + ("" if run.dense_ms is None else f", dense {run.dense_ms:,.0f} ms"),

@@ -86,7 +86,7 @@ def runs(
         print(f"no runs yet in {paths.home()}; start with: routesparse analyze FILE")
         return
     table = Table(
-        "run", "model", "prompt", "tokens", "policy", "tau", "density", "fell back", "uncertified", "place"
+        "run", "model", "prompt", "tokens", "policy", "tau", "density", "fell back", "mass < tau", "place"
     )
     table.columns[0].no_wrap = True
     for row in found:
@@ -264,7 +264,7 @@ def _runs() -> Iterator[dict[str, Any]]:
 
 
 def _run(path: Path, row: dict[str, Any]) -> dict[str, Any]:
-    """A run's row with what ran uncertified. Errors: BundleError."""
+    """A run's row with what ran without certified mass. Errors: BundleError."""
     from routesparse.engine.store import bundle, tables
 
     units = bundle.read_table(path, "head_choice").to_pylist()

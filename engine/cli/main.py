@@ -62,24 +62,16 @@ def _with_local_paths(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-_RUNS = (
-    analyze,
-    profile,
-    calibrate,
-    tune,
-    fit,
-    ingest,
-    runs,
-    export,
-    report,
-    certify,
-    evaluate,
-    score,
-    bench,
-)
-_HOME = (doctor, worker, metrics, backup, restore, prune, store)
-for command in (*_RUNS, *_HOME):
-    app.command()(_with_local_paths(command))
+# As --help shows them.
+GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Analyse": (analyze, certify),
+    "Measure": (fit, profile, calibrate, tune, evaluate, score, bench),
+    "Share": (runs, report, export, ingest),
+    "Operate": (doctor, worker, metrics, backup, restore, prune, store),
+}
+for group, commands in GROUPS.items():
+    for command in commands:
+        app.command(rich_help_panel=group)(_with_local_paths(command))
 
 
 def _show_version(wanted: bool) -> None:

@@ -110,10 +110,10 @@ def fallbacks(record: RunRecord) -> str:
     if not units:
         return ""
     ended: Counter[str] = Counter(choice.outcome for choice in record.choices)
-    ended["of all: ran uncertified"] = len(record.uncertified)
+    ended["of all: ran without certified mass"] = len(record.uncertified)
     ends = [
         (name, f"{ended[name]:,}", numbers.share(ended[name] / units))
-        for name in (*OUTCOMES, "of all: ran uncertified")
+        for name in (*OUTCOMES, "of all: ran without certified mass")
     ]
     if record.run.unmet_units is not None:
         ends.append(("of all: T_l left no time to expand", f"{record.run.unmet_units:,}", ""))

@@ -18,7 +18,7 @@ _MOST_WITH_DENSITY = 12  # heads of a map whose cells have room for it
 _MARKS = {
     "dense": ("■", "dense by fallback"),
     "expand": ("◥", "expanded"),
-    "uncertified": ("◢", "ran uncertified"),
+    "uncertified": ("◢", "ran without certified mass"),
 }
 
 

@@ -9,7 +9,7 @@ Figure = tuple[str, str, str]  # name, value, note
 
 
 def figures(run: RunRow, units: int | None, layers: int) -> list[Figure]:
-    """units, layers: how many ran uncertified; None where decisions were lost: nobody knows it of those."""
+    """units, layers: how many ran without certified mass; None where decisions were lost: nobody knows it of those."""
     prefill = (numbers.millis(run.total_ms), "dense not measured")
     if run.speedup is not None:
         both = f"{numbers.millis(run.total_ms)} for {numbers.millis(run.dense_ms)}"
@@ -32,7 +32,7 @@ def figures(run: RunRow, units: int | None, layers: int) -> list[Figure]:
 
 def uncertified(units: int | None, sparse: int, layers: int, of_layers: int) -> Figure:
     """units: of the sparse ones; layers: of of_layers, 0 where no layer is certified by itself."""
-    name = "Uncertified"
+    name = "Mass not certified"
     if units is None:
         return name, numbers.NOT_MEASURED, "decisions are missing"
     if layers:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 # Stands wherever a certificate is shown.
 CERTIFICATE_SCOPE = (
-    "A certificate speaks about one head of one layer, or under the policy priced about the mean over one layer's "
-    "heads, given the Q, K and V that this layer received. It does not speak about all layers jointly, nor about the "
-    "network's output: what earlier layers lost is not in it."
+    "A certificate is about the mass that one head keeps, or under the policy priced a layer's heads on average, given "
+    "the Q, K and V that the layer received: not about all layers jointly, nor the answer."
 )
 # Stands wherever a head's certificate of a priced run is shown.
 HEAD_FLOOR = (
-    "Under the policy priced a head's certificate is a safety floor, so that no head is given up: reaching it says "
-    "nothing about quality. The layer's certificate is the statement about what was kept."
+    "Under the policy priced a head's certificate is a floor, which says nothing about quality; the layer's says what "
+    "was kept."
 )

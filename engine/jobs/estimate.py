@@ -6,8 +6,9 @@ so a past job of another size gives a range, not a number.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import json
-import math
 import statistics
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import Request, RunRequest
 
-NEIGHBOURS = 5
 FARTHEST = 16.0  # times longer or shorter: beyond it a past job says nothing
 _SAME_KIND = ("model", "audit", "measure_dense")
 
@@ -77,11 +77,26 @@ def _work(request: ProfileRequest | CalibrateRequest) -> int:
 
 
 def scaled(past: Sequence[tuple[int, float]], size: int) -> Estimate | None:
-    """The estimate for ``size`` from (size, seconds) pairs of the past, the nearest ones only."""
-    near = [(n, seconds) for n, seconds in past if n > 0 and 1 / FARTHEST <= size / n <= FARTHEST]
-    near.sort(key=lambda pair: abs(math.log(size / pair[0])))
-    near = near[:NEIGHBOURS]
-    if not near:
+    """The estimate for ``size`` from (size, seconds) pairs of the past; None where none is near.
+
+    A longer prompt is never estimated faster: each past size counts with the median of its times, or of a smaller
+    one's that took longer, and between two of them nothing leaves their times. The range is then as wide as the past
+    jobs lay around that.
+    """
+    times: dict[int, list[float]] = {}
+    for n, seconds in past:
+        if n > 0:
+            times.setdefault(n, []).append(seconds)
+    if not any(1 / FARTHEST <= size / n <= FARTHEST for n in times):
         return None
-    ends = [statistics.median(s * (size / n) ** power for n, s in near) for power in (1, 2)]
-    return Estimate(min(ends), max(ends), len(near))
+    sizes = sorted(times)
+    usual = dict(
+        zip(sizes, itertools.accumulate((statistics.median(times[n]) for n in sizes), max), strict=True)
+    )
+    around = [seconds / usual[n] for n in sizes for seconds in times[n] if usual[n]] or [1.0]
+    place = bisect.bisect_right(sizes, size)
+    near = sizes[max(0, place - 1) : place + 1]
+    ends = [usual[n] * (size / n) ** power for n in near for power in (1, 2)]
+    if len(near) == 2:
+        ends = [min(max(end, usual[near[0]]), usual[near[1]]) for end in ends]
+    return Estimate(min(ends) * min(1, *around), max(ends) * max(1, *around), sum(map(len, times.values())))

@@ -149,6 +149,11 @@ def _tokenizer_hash(folder: Path) -> str:
     return hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest()[:16]
 
 
+def model_name(model: Any) -> str:
+    """What a transformers model is called: the last part of where it came from, else its class."""
+    return Path(getattr(model.config, "_name_or_path", "") or type(model).__name__).name
+
+
 def revision_of_model(model: Any) -> str:
     """The revision of a model in memory, from the files that it was loaded from.
 

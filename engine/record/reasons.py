@@ -40,7 +40,7 @@ def choice_reason(decision: Decision, unit: int, config: RouterConfig) -> str:
     verdict = f"certificate {_down(bound)} ≥ τ {tau:.3f}"
     if is_uncertified(decision.candidates[place].pattern, bound, tau):
         why = "Tℓ leaves no time to expand" if decision.certified.unmet[unit] else "fallback is off"
-        verdict = f"certificate {_down(bound)} < τ {tau:.3f}, and {why}: it ran uncertified"
+        verdict = f"certificate {_down(bound)} < τ {tau:.3f}, and {why}: it ran without certified mass"
     if decision.certified.fallback[unit] == "expand":
         first = tests[0]
         name = decision.candidates[first.candidate]

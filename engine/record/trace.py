@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from routesparse.engine.errors import NumericsError, PromptError
+from routesparse.engine.export.notebook import Shown
 from routesparse.engine.record.passes import PromptTrace, RunInfo, RunSettings, timings_of
 from routesparse.engine.record.ranks import HeadShare, shifted
 from routesparse.engine.record.to_rows import record_prompt
@@ -13,8 +14,8 @@ from routesparse.engine.rows import HeadChoiceRow, RunRecord
 from routesparse.engine.store.bundle import write_bundle
 
 
-@dataclass
-class Trace:
+@dataclass(repr=False)
+class Trace(Shown):
     """Everything that a routing session saw; ``with route(model) as trace`` yields it."""
 
     settings: RunSettings
@@ -26,6 +27,15 @@ class Trace:
     unfinished: bool = False
     # Which of the model's heads this process serves; None: all.
     share: HeadShare | None = None
+
+    def __repr__(self) -> str:
+        """One line, for which nothing is waited."""
+        if not self.prompts or self.unfinished or self.continues_unknown:
+            return "Trace: no routed prompt yet"
+        return (
+            f"Trace of {self.info.prompt_name}, {self.prompts[-1].tokens:,} tokens, by {self.info.model}: see "
+            "to_frame(), plot(), show()"
+        )
 
     @property
     def salt(self) -> str:

@@ -12,10 +12,11 @@ from weakref import WeakKeyDictionary
 
 from routesparse.engine.config import RouterConfig, default_config
 from routesparse.engine.device.graphs import Graphs
-from routesparse.engine.errors import ConfigError, is_out_of_memory
-from routesparse.engine.models.load import revision_of_model
+from routesparse.engine.errors import ConfigError, ModelError, is_out_of_memory
+from routesparse.engine.models.load import model_name, revision_of_model
 from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.profiles.shape import AttentionShape
+from routesparse.engine.record.passes import RunInfo
 from routesparse.engine.runtime.quality import choose
 from routesparse.engine.runtime.session import RankSession, RoutingSession
 from routesparse.engine.runtime.tensor_parallel import Ranks, caught, ranks_in, ranks_of
@@ -45,6 +46,7 @@ def route(
     profile: LatencyProfile | str = "auto",
     salt: str | None = None,
     group: ProcessGroup | None = None,
+    name: str = RunInfo.prompt_name,
     **settings: Any,
 ) -> Iterator[Trace]:
     """Route the prefill of a supported transformers model inside the block; decode stays dense.
@@ -57,9 +59,10 @@ def route(
     salt: with the configuration's seed it places the random rows. None: every block has a salt of its own, so that an
     unlucky draw does not recur on every prompt; pass the same text (``trace.salt``) to draw the same rows again.
     group: the processes among which the heads of each layer are split, where transformers does not know them (Ulysses).
-    Yields the trace (decisions, timings, to_bundle). Leaving the block restores the model, after errors too. What a GPU
-    captured stays for the model's next block (graphs.KEPT_SHARE of its memory, or one graph), until the model is
-    deleted, routed on another device, or out of memory.
+    name: what records call the prompt; the model's name and revision they have by themselves.
+    Yields the trace (decisions, timings, to_frame, plot, show, to_bundle). Leaving the block restores the model, after
+    errors too. What a GPU captured stays for the model's next block (graphs.KEPT_SHARE of its memory, or one graph),
+    until the model is deleted, routed on another device, or out of memory.
     An attention function of your own that the model was set to does not run inside: a UserWarning names it.
     Errors: UnsupportedModelError, ConfigError, CalibrationError, ProfileError, and ModelError where a calibration
     is given and the model's files are not known.
@@ -70,13 +73,23 @@ def route(
     ranks = ranks_of(model) if group is None else ranks_in(group, model)
     if ranks is None:
         session = _session(model, config, calibration, profile, fresh_salt() if salt is None else salt)
+        session.trace.info = _about(model, name)
         with _forgotten_without_memory(model), routed_by(model, session):
             yield session.trace
         return
     with _forgotten_without_memory(model), ranks.ended_together():
         session = _rank_session(model, config, calibration, profile, salt, ranks)
+        session.trace.info = _about(model, name)
         with routed_by(model, session):
             yield session.trace
+
+
+def _about(model: PreTrainedModel, name: str) -> RunInfo:
+    try:
+        revision = revision_of_model(model)
+    except ModelError:  # made in memory
+        revision = ""
+    return RunInfo(model=model_name(model), model_revision=revision, prompt_name=name)
 
 
 def _graphs_of(model: PreTrainedModel) -> Graphs:

@@ -24,7 +24,9 @@ LEFT JOIN (
     FROM main.head_choice c JOIN main.run r USING (run_key) WHERE c.run_key >= first GROUP BY c.run_key
 ) USING (run_key)
 LEFT JOIN (
-    SELECT run_key, count(*) AS stored_layers FROM main.layer_run WHERE run_key >= first GROUP BY run_key
+    SELECT run_key, count(*) AS stored_layers, sum(planned_us) AS planned_us,
+           sum(probe_us + index_us + route_us + kernel_us) AS measured_us
+    FROM main.layer_run WHERE run_key >= first GROUP BY run_key
 ) USING (run_key)
 LEFT JOIN (
     SELECT run_key, sum(violations)::BIGINT AS violations, max(executed_error) AS executed_error,

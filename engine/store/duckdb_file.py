@@ -6,8 +6,10 @@ There is a table for each of a bundle's, with the columns of its record class (t
 
 from __future__ import annotations
 
+import contextlib
 import re
 import stat
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 
@@ -24,6 +26,12 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoload_known_extensions": False,
     "enable_external_access": False,  # SQL reads no other file; bundles are read with pyarrow
 }
+# What bundles do not hold: names, notes, tags and pins, the trash, and which samples were deleted.
+_OF_PEOPLE = {
+    "run_label": "FROM run_label",
+    "trashed_run": "FROM trashed_run",
+    "ingested_bundle": "FROM ingested_bundle WHERE deleted_at IS NOT NULL",
+}
 _SQL_TYPES = {
     pa.string(): "TEXT",
     pa.int64(): "BIGINT",
@@ -34,27 +42,30 @@ _SQL_TYPES = {
 
 
 def open_file(database: Path) -> duckdb.DuckDBPyConnection:
-    """Open or create it. Errors: StoreError, also for a file of another version; it is then untouched."""
-    found = database.exists()
+    """Open or create it. A file of an older version is moved beside the new one, which gets what people added to runs;
+    the store takes the runs in from their bundles. Errors: StoreError, also for a newer one; it is then untouched."""
+    found, added = database.exists(), dict[str, pa.Table]()
     try:
         database.parent.mkdir(parents=True, exist_ok=True)
         if found:  # read-only first: a file of another version must not be touched
             with duckdb.connect(str(database), read_only=True, config=_SETTINGS) as connection:
-                check_version(connection, database.name, store_errors.away(database))
-        connection = duckdb.connect(str(database), config=_SETTINGS)
-        try:
-            connection.begin()
-            if not version_of(connection):
-                connection.execute(tables_sql())
-            create_definitions(connection)
-            # Made anew at every start, so that it can't differ from the rows; each run's that comes in is added.
-            connection.execute("CREATE OR REPLACE TABLE main.run_summary AS FROM main.summaries_from(0)")
-            create_owner_views(connection)
-            connection.commit()
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+                version = version_of(connection)
+                if 0 < version < VERSION:
+                    added = {
+                        name: connection.execute(sql).to_arrow_table() for name, sql in _OF_PEOPLE.items()
+                    }
+                else:
+                    check_version(connection, database.name, "")
+            if added:
+                fresh = database.with_name(f"{database.name}.new")
+                fresh.unlink(missing_ok=True)
+                _opened(fresh, added).close()
+                aside = database.with_name(f"{database.stem}.schema{version}{database.suffix}")
+                for end in ("", ".wal"):
+                    with contextlib.suppress(FileNotFoundError):
+                        database.with_name(database.name + end).rename(aside.with_name(aside.name + end))
+                fresh.rename(database)
+        return _opened(database, {})
     except duckdb.Error as error:
         if store_errors.no_room(error) and not found:
             # The beginning of a file, which DuckDB would refuse for ever, and of its log.
@@ -65,6 +76,28 @@ def open_file(database: Path) -> duckdb.DuckDBPyConnection:
         raise StoreError(
             f"{error.filename} can't be created ({error.strerror}); check ROUTESPARSE_HOME"
         ) from error
+
+
+def _opened(database: Path, added: Mapping[str, pa.Table]) -> duckdb.DuckDBPyConnection:
+    """Open it, and make the tables where there are none; added: rows of them by table."""
+    connection = duckdb.connect(str(database), config=_SETTINGS)
+    try:
+        connection.begin()
+        if not version_of(connection):
+            connection.execute(tables_sql())
+            for name, rows in added.items():
+                connection.register("added", rows)
+                connection.execute(f"INSERT INTO {name} BY NAME FROM added")
+                connection.unregister("added")
+        create_definitions(connection)
+        # Made anew at every start, so that it can't differ from the rows; each run's that comes in is added.
+        connection.execute("CREATE OR REPLACE TABLE main.run_summary AS FROM main.summaries_from(0)")
+        create_owner_views(connection)
+        connection.commit()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def version_of(connection: duckdb.DuckDBPyConnection) -> int:

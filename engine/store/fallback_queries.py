@@ -94,7 +94,7 @@ def least_margin(store: OwnerView, run_ids: Sequence[str]) -> float | None:
 
 
 def events(store: OwnerView, run_ids: Sequence[str], most: int) -> pd.DataFrame:
-    """Units that ran uncertified, then the dearest failed certificates, ``most`` in all: what was tested, by how much
+    """Units without certified mass, then the dearest failed certificates, ``most`` in all: what was tested, by how much
     it missed, what replaced it, its price. Kind "uncertified": nothing replaced the unit's choice.
 
     ``deficit`` is tau - lower_mass, both the layer's where ``scope`` is "layer" (NULL: a head's). ``from_*`` and

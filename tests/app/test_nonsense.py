@@ -130,7 +130,7 @@ def test_a_run_that_lost_all_its_decisions_does_not_look_like_one_that_was_not_r
 def test_what_a_part_of_the_decisions_says_is_not_called_certified(damaged, open_page):
     damaged("bad5bad5", lambda table: table.slice(11), ["head_choice"])
     html = " ".join(str(part.proto.body) for part in open_page("routing_map", run="bad5bad5").get("html"))
-    figure = re.search(r"Uncertified.*?<b[^>]*>(.*?)</b><small>decisions are missing", html)
+    figure = re.search(r"Mass not certified.*?<b[^>]*>(.*?)</b><small>decisions are missing", html)
     assert figure and figure[1] == "not measured"
 
 
@@ -150,7 +150,7 @@ def test_a_file_that_a_disk_damaged_costs_a_page_one_card(filled, open_page, fil
     access().look_into_spool()
     damaged = next((filled / "bundles").glob(f"*{GOOD}")) / file
     damaged.write_bytes(damaged.read_bytes()[:1000])
-    for name, card in (("routing_map", "Candidates of layer"), ("text", "Text")):
+    for name, card in (("routing_map", "Certificates and the truth"), ("text", "Text")):
         page = open_page(name, run=GOOD, layer="1", head="1")
         html = " ".join(str(part.proto.body) for part in page.get("html"))
         assert not page.exception and "can't be drawn" not in html and card in html, (name, page.exception)

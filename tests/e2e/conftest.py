@@ -96,3 +96,9 @@ def page(context):
 def click_cell(serve):
     """click_cell(page, layer, head): click the middle of a cell of the routing map."""
     return serve.click_cell
+
+
+@pytest.fixture(scope="session")
+def save_picture(serve):
+    """save_picture(page, key, kind): the file of a card's chart."""
+    return serve.save_picture

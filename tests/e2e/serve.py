@@ -139,6 +139,16 @@ def click_cell(page: Page, layer: int, head: int) -> None:
     drawing.click(position={"x": x, "y": y})
 
 
+def save_picture(page: Page, key: str, kind: str = "svg") -> Path:
+    """Save a card's chart by its menu; key: of the line below the chart."""
+    page.locator(f".st-key-save-{key} button").click()
+    with page.expect_download() as waiting:
+        page.locator(f".rs-picture .{kind}").click()
+    page.keyboard.press("Escape")
+    page.locator(".rs-picture").wait_for(state="detached")
+    return Path(waiting.value.path())
+
+
 def forget_samples(home: Path) -> None:
     """Delete the bundled sample runs before the first visit; deleted samples don't come back by themselves."""
     if not (home / "routesparse.duckdb").exists():

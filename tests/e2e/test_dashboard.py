@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -25,7 +24,7 @@ def record(factory):
 
 @pytest.fixture(scope="module")
 def bad(factory):
-    """Nothing fell back, every audited certificate holds, and half of the heads ran uncertified."""
+    """Nothing fell back, every audited certificate holds, and half of the heads ran without certified mass."""
     made = factory.rename(factory.make_record(hardness=0.9, name="calm.txt", probe=False, prompt=False), BAD)
     choices = tuple(
         replace(c, fallback=None, **({"lower_mass": 0.3} if c.pattern != "dense" and c.head < 4 else {}))
@@ -107,41 +106,29 @@ def test_keys_move_the_choice_and_back_and_forward_walk_through_the_views(addres
     page.get_by_text("Layer 2, head 2: why").wait_for()
 
 
-def drawn(waiting) -> ElementTree.Element:
-    return ElementTree.fromstring(Path(waiting.value.path()).read_bytes())
-
-
-def test_every_chart_can_be_saved(address, context, page):
+def test_every_chart_can_be_saved(address, context, page, save_picture):
     page.goto(f"{address}/map?run={RUN}&layer=5&head=5")
     page.locator(".st-key-scatter .rs-plot svg").wait_for()
     page.locator(".rs-map svg .ring").wait_for()
     for chart, inside in (("map", "layer ↓ head →"), ("scatter", "predicted kernel")):
-        with page.expect_download() as waiting:
-            page.locator(f".st-key-picture-{chart} .svg").click()
-        tree = drawn(waiting)
+        tree = ElementTree.fromstring(save_picture(page, chart).read_bytes())
         assert inside in " ".join(" ".join(tree.itertext()).split())
         assert not [one for one in tree.iter() if "ring" in (one.get("class") or "").split()], "no selection"
-    with page.expect_download() as waiting:
-        page.locator(".st-key-picture-probe .png").click()
-    saved = Path(waiting.value.path()).read_bytes()
+    saved = save_picture(page, "probe", "png").read_bytes()
     assert saved.startswith(b"\x89PNG") and len(saved) > 5_000
-    for path in (f"trust?run={RUN}", "calibration?names=prose,code"):
-        page.goto(f"{address}/{path}")
-        page.locator(".rs-plot svg").first.wait_for()
-        still(page)
-        pictures = page.locator(".rs-picture .svg").all()
-        assert len(pictures) > 1, path
-        for picture in pictures:
-            with page.expect_download() as waiting:
-                picture.click()
-            assert len(list(drawn(waiting).iter("{http://www.w3.org/2000/svg}path"))) > 2, path
+    page.goto(f"{address}/trust?run={RUN}&details=true")
+    page.locator(".rs-plot svg").first.wait_for()
+    still(page)
+    for chart in ("error", "mass"):
+        tree = ElementTree.fromstring(save_picture(page, chart).read_bytes())
+        assert len(list(tree.iter("{http://www.w3.org/2000/svg}path"))) > 2, chart
     assert context.failures == []
 
 
 def candidates_in(page, address, width, height):
     """A head's candidates, in a window of this size."""
     page.set_viewport_size({"width": width, "height": height})
-    page.goto(f"{address}/map?run={RUN}&layer=5&head=2")
+    page.goto(f"{address}/map?run={RUN}&layer=5&head=2&candidates=true")
     page.locator("[class*=candidates] .rs-table th").get_by_text("g ≥ λ").wait_for()
     still(page)
 
@@ -241,7 +228,7 @@ def test_is_this_run_safe(address, context, page, bad):
 
 
 def test_a_point_of_trust_or_a_cell_of_compare_opens_its_head(address, context, page):
-    page.goto(f"{address}/trust?run={RUN}")
+    page.goto(f"{address}/trust?run={RUN}&details=true")
     page.locator(".st-key-card-mass .point").first.wait_for()
     still(page)  # what is drawn last moves what stands below it
     chart = page.locator(".st-key-card-mass .rs-plot")

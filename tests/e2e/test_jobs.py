@@ -82,7 +82,7 @@ def test_hostile_prompt_from_upload_to_the_reason_of_a_head(serve, address, cont
     page.goto(job)
     page.get_by_role("button", name="Open the routing map").click(timeout=JOB_MS)
     page.wait_for_url("**/map?run=*")
-    page.get_by_text("Candidates of layer").wait_for()
+    page.get_by_text("Show all").click()
 
     click_cell(page, 3, 4)
     page.get_by_text("Layer 3, head 4: why").wait_for()

@@ -74,9 +74,9 @@ def test_a_link_to_a_view_opens_it_its_map_answers_and_its_address_can_be_copied
     page.wait_for_url("**layer=3**")
     page.get_by_text("Trust in this run").click()
     page.wait_for_url(f"{address}/trust?**")
-    page.get_by_text("Error against its bounds").wait_for()
+    page.get_by_text("Worst heads, by output error").wait_for()
     page.reload()
-    page.get_by_text("Error against its bounds").wait_for()
+    page.get_by_text("Worst heads, by output error").wait_for()
     page.get_by_role("button", name="Export").click()
     page.get_by_role("button", name="Make ZIP").click()
     with page.expect_download() as waiting:

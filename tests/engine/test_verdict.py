@@ -28,6 +28,11 @@ GOOD = Facts(
     violations=0,
     executed_error=1e-6,
     mean_error=0.04,
+    max_error=1.8,
+    total_ms=100.0,
+    dense_ms=96.0,
+    planned_us=10_000.0,
+    measured_us=30_000.0,
     top1_agreement=1.0,
     kl_nats=0.0021,
     loss_nats=None,
@@ -56,10 +61,10 @@ def test_a_run_whose_answer_was_checked_is_green():
     assert judged() == ("green", "Next token as by dense, KL 0.0021 nats")
 
 
-def test_a_run_that_was_not_audited_says_so():
-    told = [finding.text for finding in verdict(replace(GOOD, coverage=None, mean_error=None)).findings]
-    assert told[-1].endswith("; not audited, so true mass and output error are unknown")
-    assert not any("not audited" in finding.text for finding in verdict(GOOD).findings)
+def test_a_run_that_was_not_audited_is_grey_whatever_its_loss():
+    for facts in (GOOD, LOSS):
+        assert verdict(replace(facts, coverage=None, mean_error=None)).level == "grey"
+    assert judged(mean_error=None, sparse_units=0)[0] == "green", "nothing was left out"
 
 
 RULES = {
@@ -77,6 +82,11 @@ RULES = {
     "odds": ({"kl_nats": KL_LIMIT + 1e-6}, "amber", "odds moved"),
     "not checked": ({"top1_agreement": None, "kl_nats": None}, "amber", "answer not checked"),
     "error": ({"mean_error": ERROR_LIMIT + 0.01}, "amber", "large error"),
+    "worst row": ({"max_error": 2.72}, "amber", "row far off"),
+    "slower": ({"dense_ms": 92.0}, "amber", "slower than dense"),
+    "all dense and slower": ({"dense_ms": 42.0, "sparse_units": 0}, "amber", "slower than dense"),
+    "times": ({"measured_us": 120_000.0}, "amber", "times far off"),
+    "not audited": ({"mean_error": None, "max_error": None}, "grey", "not audited"),
     "coverage": ({"coverage": 0.949}, "amber", "low coverage"),
     "drift": ({"drift_alarm": True}, "amber", "drift alarm"),
     "forced": ({"calibration_mismatch": "model"}, "amber", "calibration does not fit"),
@@ -114,6 +124,12 @@ def test_each_rule_alone(changes, level, reason):
             {"top1_agreement": 0.75, "batch": 4, "kl_nats": 0.4},
             "Another next token than by dense in 25.0 % of the",
         ),
+        ({"max_error": 2.72}, "The worst audited row is off by 272 %: read it on the page Text"),
+        ({"dense_ms": 42.0}, "Slower than dense here: 100 ms for 42 ms"),
+        (
+            {"measured_us": 120_000.0},
+            "The layers took 12 times the predicted time: this machine was busy or ",
+        ),
         ({"coverage": 0.949}, "Only 94.9 % of the audited certificates held, 95.0 % should"),
     ],
 )
@@ -128,7 +144,9 @@ def test_a_sentence_has_the_numbers_of_the_run(changes, told):
         {"coverage": 0.95},
         {"kl_nats": KL_LIMIT},
         {"executed_error": None},
-        {"violations": None, "coverage": None, "mean_error": None},
+        {"violations": None, "coverage": None, "max_error": None},
+        {"dense_ms": None, "planned_us": 0.0},
+        {"planned_us": None, "measured_us": None},
         {"drift_alarm": None, "calibration": None},
     ],
 )

@@ -29,10 +29,11 @@ def sentence(sides: Sides, other: Side, verdicts: Mapping[str, Verdict]) -> str:
     It calls the two "it", or "this run", and "the baseline": a name that lists settings would fill a line each time.
     """
     base = sides.baseline
+    judged = _verdict(verdicts.get(base.run.run_id), verdicts.get(other.run.run_id))
     if not sides.same_prompt(other):
         return (
-            f"its prompt is not the baseline’s. It keeps {_kept(other)} of the causal area, the baseline {_kept(base)}"
-            "; the prompt may be the reason as much as a setting, so no ratio is given."
+            f"it keeps {_kept(other)} of the causal area, the baseline {_kept(base)}. {_lost(base.run, other.run)}. "
+            f"Its prompt is not the baseline’s and may be the reason, so no ratio is given.{judged}"
         )
     pairs = comparison.pair(base.choices, other.choices)
     if pairs.empty:
@@ -46,8 +47,7 @@ def sentence(sides: Sides, other: Side, verdicts: Mapping[str, Verdict]) -> str:
         units = numbers.several(len(pairs), "unit")
         read = f"same routing, all {units} read as in the baseline{_only(base, other)}"
         shape = ""
-    told = f"{read}. {_lost(base.run, other.run)}. {shape}".rstrip()
-    return told + _verdict(verdicts.get(base.run.run_id), verdicts.get(other.run.run_id))
+    return f"{read}. {_lost(base.run, other.run)}. {shape}".rstrip() + judged
 
 
 def repeats(stored: pd.DataFrame, run: RunRow) -> np.ndarray:

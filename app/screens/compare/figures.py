@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,16 @@ import pandas as pd
 from routesparse.app.ui import design, grid, numbers
 
 MOST_HEADS_WITH_TEXT = 16  # a wider map has room for a letter only
+_THREE = partial(numbers.signed, digits=3)
 # metric of the difference map -> (name, unit of the difference, how a value is printed)
 MAPS: dict[str, tuple[str, str, Callable[[float], str]]] = {
-    "density": ("Kept", "points of the body’s causal area kept", lambda v: f"{100 * v:+.1f}"),
+    "density": ("Kept", "points of the body’s causal area kept", lambda v: numbers.signed(100 * v, 1)),
     "choice": ("Family", "another family, or more or less of the same", str),
-    "gate_statistic": ("Gate statistic", "gate statistic g", lambda v: f"{v:+.3f}"),
-    "lower_mass": ("Certified", "certified retained mass (in-prompt)", lambda v: f"{v:+.3f}"),
-    "conformal_lower_mass": ("Conformal", "conformal lower bound", lambda v: f"{v:+.3f}"),
-    "audited_mass": ("Audited mass", "audited retained mass", lambda v: f"{v:+.3f}"),
-    "audited_error": ("Error", "relative output error", lambda v: f"{v:+.3f}"),
+    "gate_statistic": ("Gate statistic", "gate statistic g", _THREE),
+    "lower_mass": ("Certified mass", "certified retained mass (in-prompt)", _THREE),
+    "conformal_lower_mass": ("Conformal", "conformal lower bound", _THREE),
+    "audited_mass": ("Audited mass", "audited retained mass", _THREE),
+    "audited_error": ("Error", "relative output error", _THREE),
 }
 
 

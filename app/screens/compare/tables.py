@@ -87,6 +87,7 @@ def sides_html(sides: Sides, rows: pd.DataFrame, times: Mapping[str, str]) -> st
         "speedup": "<th>dense takes</th>",
         "sparse": "<th>sparse units</th>",
         "conformal": "<th>conformal ≥ τ</th>",
+        "uncertified": "<th>mass not certified</th>",
         "λ": '<th class="l">λ</th>',
         **{name: f'<th class="l">{name}</th>' for name in ("side", "verdict")},
         **{name: f'<th class="l twice">{name}</th>' for name in _SETTINGS if name != "λ"},
@@ -224,9 +225,8 @@ def number(metric: str, value: float, signed: bool = False) -> str:
     assert metric in METRICS
     if numbers.is_missing(value):
         return "–"
-    sign = "+" if signed else ""
     if metric == "kernel_us":
-        return f"{value:{sign},.0f}"
+        return numbers.signed(value, 0) if signed else f"{value:,.0f}"
     if metric == "density":
-        return f"{100 * value:+.1f} points" if signed else f"{100 * value:.1f} %"
-    return f"{value:{sign}.4f}"
+        return f"{numbers.signed(100 * value, 1)} points" if signed else f"{100 * value:.1f} %"
+    return numbers.signed(value, 4) if signed else f"{value:.4f}"

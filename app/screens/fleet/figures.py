@@ -9,7 +9,7 @@ import pandas as pd
 
 from routesparse.app.ui import design, grid, numbers
 from routesparse.engine.stats.fleet_alarms import DAYS_BEFORE, FEWEST
-from routesparse.engine.verdict import SIGNS, WORDS
+from routesparse.engine.verdict import LEVELS, SIGNS, WORDS
 
 ROW_PX = 28
 CELL_PX = 41  # room for "16,384" and "▲60.0%"; a window of 1,440 pixels scrolls 30 days
@@ -30,10 +30,8 @@ ROWS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "fell_back": ("fell back, of units", numbers.share),
     "expanded": ("… to a larger budget", numbers.share),
     "dense_by_fallback": ("… to dense", numbers.share),
-    "red": (f"{SIGNS['red']} {WORDS['red'].lower()}", "{:,}".format),
-    "amber": (f"{SIGNS['amber']} {WORDS['amber'].lower()}", "{:,}".format),
-    "green": (f"{SIGNS['green']} {WORDS['green'].lower()}", "{:,}".format),
-    "certified": ("sparse units certified", numbers.share_passed),
+    **{level: (f"{SIGNS[level]} {WORDS[level].lower()}", "{:,}".format) for level in LEVELS},
+    "certified": ("sparse units’ mass certified", numbers.share_passed),
     "drift_alarms": ("drift alarms", "{:,.0f}".format),
     "median_deciding_ms": ("deciding, median ms", _millis),
     "median_kernel_ms": ("attention, median ms", _millis),

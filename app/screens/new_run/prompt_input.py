@@ -1,4 +1,4 @@
-"""Where a new run's prompt comes from: an upload, pasted text, a bundled sample, or a stored run's kept text.
+"""Where a new run's prompts come from: uploads, pasted text, a bundled sample, or a stored run's kept text.
 
 A prompt is shown as code only, never as Markdown or HTML; a file's name is a label and never a path.
 """
@@ -21,18 +21,20 @@ from routesparse.engine.export.plain_text import visible
 from routesparse.engine.models.files import offered
 from routesparse.engine.models.token_count import chat
 from routesparse.engine.prompts.jsonl import IN_WORDS, read_rows
-from routesparse.engine.prompts.text import PromptText, clean_label, decode_prompt
+from routesparse.engine.prompts.text import TEXT_SUFFIXES, PromptText, clean_label, decode_prompt
 from routesparse.engine.store import queries, word_queries
 
 TAKE = {"all": "All of it", "first": "The first tokens", "last": "The last tokens"}
 TAKE_TOKENS = 4_096
+MOST_PROMPTS = 50  # a batch; each is tokenized before it is queued
 _SHOWN_CHARACTERS = 1_500
 
 
-def choose() -> PromptText | None:
-    """Draw the choice; None while there is nothing to submit, or it is wrong (the page then says why)."""
-    sources: dict[str, Callable[[], tuple[bytes, str] | None]] = {
+def choose() -> list[PromptText]:
+    """Draw the choice; empty while there is nothing to submit, or it is wrong (the page then says why)."""
+    sources: dict[str, Callable[[], list[tuple[bytes, str]]]] = {
         "Upload": _upload,
+        "Folder": functools.partial(_upload, folder=True),
         "Paste": _paste,
         "Sample": _sample,
     }
@@ -51,17 +53,25 @@ def choose() -> PromptText | None:
     )
     try:
         found = sources[str(source)]()
-        if found is None:
-            return None
-        content, label = found
-        prompt: PromptText = remembered("prompt", (content, label), lambda: decode_prompt(content, label))
+        if not found:
+            return []
+        if len(found) > MOST_PROMPTS:
+            raise PromptError(
+                f"{len(found):,} prompts are more than {MOST_PROMPTS} at a time; leave some out"
+            )
+        made = (part for pair in found for part in pair)
+        prompts: list[PromptText] = remembered(
+            "prompts", (*made,), lambda: [decode_prompt(*one) for one in found]
+        )
     except InputError as error:
         states.field_error(str(error))
-        return None
+        return []
     if source != "Paste":
-        _preview(prompt.text)
+        if len(prompts) > 1:
+            elements.sub(f"{len(prompts)} prompts, a run each. The first, {visible(prompts[0].name)}:")
+        _preview(prompts[0].text)
     _take()
-    return prompt
+    return prompts
 
 
 def _take() -> None:
@@ -83,55 +93,72 @@ def _take() -> None:
             )
 
 
-def _upload() -> tuple[bytes, str] | None:
+def _upload(folder: bool = False) -> list[tuple[bytes, str]]:
     uploaded = st.file_uploader(
-        "Text file",
-        key="upload",
-        help="Any text in UTF-8, source code and tables too. A .jsonl file: one object a line, its prompt under "
-        f"{IN_WORDS}; you pick the line.",
+        "Folder of text files" if folder else "Text files",
+        key="folder" if folder else "upload",
+        accept_multiple_files="directory" if folder else True,
+        type=[*TEXT_SUFFIXES, ".jsonl"] if folder else None,
+        help="Text in UTF-8, a run a file. A .jsonl file has one object a line, its prompt under "
+        f"{IN_WORDS}; you pick a line, or all.",
     )
-    if uploaded is None:
-        return None
-    content, label = uploaded.getvalue(), clean_label(uploaded.name)
-    if not label.lower().endswith(".jsonl"):
-        return content, label
-    rows, wrong = remembered("jsonl", (content,), lambda: read_rows(decode_prompt(content, label).text))
+    found = []
+    for file in sorted(uploaded, key=lambda file: file.name):
+        content, label = file.getvalue(), clean_label(file.name)
+        is_rows = label.lower().endswith(".jsonl")
+        found += _rows(content, label, len(uploaded) == 1) if is_rows else [(content, label)]
+    return found
+
+
+def _rows(content: bytes, label: str, alone: bool) -> list[tuple[bytes, str]]:
+    """The prompts of a .jsonl file; alone: of which one may be chosen."""
+    rows, wrong = remembered(
+        f"jsonl {label}", (content,), lambda: read_rows(decode_prompt(content, label).text)
+    )
     if wrong:
         more = f", and {len(wrong) - 1:,} more" if len(wrong) > 1 else ""
         states.note(f"{numbers.several(len(wrong), 'line')} left out: {wrong[0]}{more}")
-    line = 1
-    if len(rows) > 1:
-        line = int(st.number_input(f"Prompt, 1 to {len(rows):,}", 1, len(rows), key="line", width=180))
-    row = rows[line - 1]
-    if row.told:
-        states.note(f"{row.told[:1].upper()}{row.told[1:]}.")
+    chosen = list(enumerate(rows, 1))
+    if len(rows) > 1 and alone:
+        with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
+            every = st.toggle(f"All {len(rows):,}, a run each", key="every_line")
+            line = st.number_input(
+                f"Prompt, 1 to {len(rows):,}", 1, len(rows), key="line", width=180, disabled=every
+            )
+        chosen = chosen if every else [chosen[int(line) - 1]]
+    if chosen[0][1].told:
+        states.note(f"{chosen[0][1].told[:1].upper()}{chosen[0][1].told[1:]}.")
     models = offered()
     model = models.get(str(st.session_state.get("with_model"))) or next(iter(models.values()))
-    text = remembered(
-        "jsonl-prompt", (model, content, line), lambda: row.prompt(functools.partial(chat, model))
+    made: list[tuple[bytes, str]] = remembered(
+        f"prompts {label}",
+        (model, content, [line for line, _ in chosen]),
+        lambda: [
+            (row.prompt(functools.partial(chat, model)).encode(), f"{label} #{line}") for line, row in chosen
+        ],
     )
-    return text.encode(), f"{label} #{line}"
+    return made
 
 
-def _paste() -> tuple[bytes, str] | None:
+def _paste() -> list[tuple[bytes, str]]:
     text = st.text_area(
         "Text", key="pasted", height=220, placeholder="Paste the prompt here", label_visibility="collapsed"
     )
     name = st.text_input("Name of the prompt (a label)", "pasted text", key="label", width=280)
-    return (text.encode(), clean_label(name)) if text else None
+    return [(text.encode(), clean_label(name))] if text else []
 
 
-def _sample() -> tuple[bytes, str] | None:
+def _sample() -> list[tuple[bytes, str]]:
     files = sorted((paths.DATA / "samples" / "prompts").glob("*.txt"))
     if not files:
         elements.sub("No sample prompts are installed in data/samples/prompts.")
-        return None
+        return []
     names = {file.name: file for file in files}
     name = st.selectbox("Sample", list(names), key="sample", bind="query-params", width=280)
-    return names[name].read_bytes(), name
+    return [(names[name].read_bytes(), name)]
 
 
-def _stored() -> tuple[bytes, str] | None:
+def _stored() -> list[tuple[bytes, str]]:
     store = access().store
     run_id = queries.resolve(store, st.query_params["from"])
     run, kept = queries.run(store, run_id), word_queries.words(store, run_id)
@@ -140,24 +167,24 @@ def _stored() -> tuple[bytes, str] | None:
             "The text of that run was not kept, only its hash. Its settings are filled in "
             "below; choose the prompt again."
         )
-        return None
-    return kept.text.encode(), clean_label(run.prompt_name)
+        return []
+    return [(kept.text.encode(), clean_label(run.prompt_name))]
 
 
-def _of_job() -> tuple[bytes, str] | None:
+def _of_job() -> list[tuple[bytes, str]]:
     """The prompt that a job was submitted with, as long as the job keeps it."""
     queue = access().queue
     job = queue.job(st.query_params["from_job"])
     if job is None:
         states.field_error("That job is not known here any more; choose the prompt again.")
-        return None
+        return []
     try:
-        return queue.prompts.read(job.id), clean_label(job.label)
+        return [(queue.prompts.read(job.id), clean_label(job.label))]
     except PromptError:
         elements.sub(
             "The text of that job was not kept. Its settings are filled in below; choose the prompt again."
         )
-        return None
+        return []
 
 
 def _preview(text: str) -> None:

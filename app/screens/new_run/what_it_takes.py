@@ -14,7 +14,8 @@ from routesparse.app.shell.model_checks import loaded_profile
 from routesparse.app.ui import numbers
 from routesparse.app.ui.states import wrong
 from routesparse.engine.errors import InputError
-from routesparse.engine.jobs.estimate import job_estimate, scaled
+from routesparse.engine.jobs.estimate import Estimate, job_estimate, scaled
+from routesparse.engine.jobs.presence import Device
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.models.token_count import PromptSize
 from routesparse.engine.profiles.files import stored_for
@@ -28,7 +29,7 @@ class Outlook:
 
     break_even: int | None = None
     device: str | None = None  # whose profile said so; None: the request itself
-    least: tuple[LeastLimit, ...] = ()  # by each stored profile, this machine's own first
+    least: tuple[LeastLimit, ...] = ()  # by each stored profile of such a device
     profiled: bool = True
     problem: str | None = None
 
@@ -37,14 +38,18 @@ class Outlook:
         return self.break_even is None or tokens >= self.break_even
 
 
-def outlook(request: RunRequest, size: PromptSize) -> Outlook:
-    """What the stored profiles say about this prompt."""
+def outlook(request: RunRequest, size: PromptSize, devices: Sequence[Device]) -> Outlook:
+    """What the stored profiles say about this prompt: those of the live workers' devices, where these are known."""
     stored = stored_for(size.head_dim, request.config())
     found, problem = [], None
     for file in stored:
         changed_ns = file.stat().st_mtime_ns
         try:
-            found.append((loaded_profile(file, changed_ns), file, changed_ns))
+            profile = loaded_profile(file, changed_ns)
+            if not devices or any(
+                (profile.device, profile.dtype) == (one.name, one.dtype) for one in devices
+            ):
+                found.append((profile, file, changed_ns))
         except InputError as error:
             problem = (
                 problem
@@ -58,27 +63,37 @@ def outlook(request: RunRequest, size: PromptSize) -> Outlook:
         least_limit(profile, size.tokens, size.heads, request.config(on_gpu=profile.backend != "torch"))
         for profile, *_ in found
     )
-    return Outlook(break_even, device, tuple(limits), bool(stored), problem)
+    return Outlook(break_even, device, tuple(limits), bool(found or problem), problem)
 
 
 def time(
-    opened: Access, requests: Sequence[RunRequest], prompt_bytes: int, tokens: int, routed: bool
+    opened: Access,
+    requests: Sequence[RunRequest],
+    works: Sequence[tuple[int, int, bool]],
+    devices: Sequence[Device],
 ) -> tuple[str, str]:
     """An estimate of all requests one after another, and where it comes from: jobs and runs of this model on one
-    device, equally audited and routed. The requests differ in settings that past jobs are not told apart by."""
+    device, equally audited and routed. The requests differ in settings that past jobs are not told apart by.
+
+    works: of each prompt its bytes, its tokens, and whether it is expected to be routed.
+    """
     request, count = requests[0], len(requests)
-    runs = _alike(opened, request, routed)
-    past = job_estimate(opened.queue, request, prompt_bytes, set(runs["run_id"]))
-    if past is not None:
-        source = f"An estimate, from {numbers.several(past.jobs, 'earlier job')} like this on this device."
-        return numbers.span(count * past.low_s, count * past.high_s), source
-    pairs = [(int(n), ms / 1000) for n, ms in zip(runs["tokens"], runs["total_ms"], strict=True)]
-    prefill = scaled(pairs, tokens)
-    if prefill is not None:
+    alike = {routed: _alike(opened, request, routed, devices) for *_, routed in works}
+    past = [job_estimate(opened.queue, request, n, set(alike[routed]["run_id"])) for n, _, routed in works]
+    if jobs := [one for one in past if one is not None]:
+        source = f"An estimate, from {numbers.several(jobs[0].jobs, 'earlier job')} like this on this device."
+        return _span(past, count), source
+    pairs = {
+        routed: [(int(n), ms / 1000) for n, ms in zip(runs["tokens"], runs["total_ms"], strict=True)]
+        for routed, runs in alike.items()
+    }
+    prefills = [scaled(pairs[routed], tokens) for _, tokens, routed in works]
+    if known := [one for one in prefills if one is not None]:
+        device = next(runs["device"].iloc[0] for runs in alike.values() if len(runs))
         return (
-            f"{numbers.span(count * prefill.low_s, count * prefill.high_s)} + loading",
-            f"An estimate: prefill of {numbers.several(prefill.jobs, 'stored run')} like this on "
-            f"{numbers.device(runs['device'].iloc[0])}; loading and audit come on top.",
+            f"{_span(prefills, count)} + loading",
+            f"An estimate: prefill of {numbers.several(known[0].jobs, 'stored run')} like this on "
+            f"{numbers.device(device)}; loading and audit come on top.",
         )
     return (
         "no estimate yet",
@@ -86,10 +101,20 @@ def time(
     )
 
 
-def _alike(opened: Access, request: RunRequest, routed: bool) -> pd.DataFrame:
-    """Stored runs of this model and audit, routed or not as expected, on the device of the newest one made here."""
+def _span(estimates: Sequence[Estimate | None], count: int) -> str:
+    """All of them one after another, ``count`` times; more than that where some are unknown."""
+    known = [one for one in estimates if one is not None]
+    told = numbers.span(count * sum(one.low_s for one in known), count * sum(one.high_s for one in known))
+    return told if len(known) == len(estimates) else f"more than {told}"
+
+
+def _alike(opened: Access, request: RunRequest, routed: bool, devices: Sequence[Device]) -> pd.DataFrame:
+    """Stored runs of this model and audit, routed or not as expected, on the live workers' device of the newest one;
+    where no worker says its device, on that of the newest."""
     runs = queries.runs(opened.store, queries.RunFilter(models=(Path(request.model).name,)))
     here = runs[~runs["is_sample"]]
+    if devices:
+        here = here[here["device"].isin([device.name for device in devices])]
     if here.empty:
         return here
     same = (here["device"] == here["device"].iloc[0]) & (here["audit_depth"] == request.audit)

@@ -74,23 +74,6 @@ def method_rows(found: Evaluation, rows: list[MethodRow]) -> pd.DataFrame:
     return frame.assign(**about)
 
 
-def task_rows(found: Evaluation) -> pd.DataFrame:
-    """One row a length, method and task."""
-    values = [
-        {
-            "suite": found.suite,
-            "length": row.length,
-            "method": row.method,
-            "setting": row.setting,
-            **asdict(task),
-        }
-        for length in found.lengths
-        for row in found.at(length)
-        for task in row.tasks
-    ]
-    return _flat(pd.json_normalize(values, sep="_"))
-
-
 def _flat(frame: pd.DataFrame) -> pd.DataFrame:
     """An estimate's columns under its own name: difference, difference_low, difference_high; lists as text."""
     estimates = {name.removesuffix("_value") for name in frame if name.endswith("_value")}

@@ -6,19 +6,15 @@ set and length.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from html import escape
 
 import streamlit as st
 
 from routesparse.app.screens.results import figures
-from routesparse.app.screens.results.files import Offered, method_rows, offered, task_rows
+from routesparse.app.screens.results.files import Offered, method_rows, offered
 from routesparse.app.shell import switch, view
 from routesparse.app.ui import design, elements, exports, numbers, plot, states
-from routesparse.app.ui.states import wrong
-from routesparse.engine.errors import ResultsError
-from routesparse.engine.results import answers, report, shift, tables, wording
+from routesparse.engine.results import answers, report, tables, wording
 from routesparse.engine.results.evaluations import MethodRow
 
 EVALUATE = f"{states.PROGRAM} evaluate ruler --tasks niah_single_1,vt --lengths 4096 --n 10"
@@ -43,7 +39,6 @@ def render() -> None:
             "On this machine a small one takes minutes; it then stands here:",
         ]
         states.empty(title, lines, EVALUATE)
-    _tuned_prices()
 
 
 def _evaluation(chosen: Offered) -> None:
@@ -56,9 +51,15 @@ def _evaluation(chosen: Offered) -> None:
         for question, answer in answers.answers(chosen.found, length, chosen.verdicts)
     )
     st.html(f'<div class="rs-concludes" role="status">{told}</div>')
-    elements.note(f"{wording.about(chosen.found)} {report.LIMITS}")
     _front_card(chosen, length)
-    _report_card(chosen)
+    st.download_button(
+        "Every method, task, length and test: the report (HTML)",
+        lambda: report.page(chosen.beside, chosen.verdicts, chosen.found.command or chosen.source),
+        file_name=f"{chosen.key}.html",
+        mime="text/html",
+        key="report",
+        on_click="ignore",
+    )
 
 
 def _chosen(found: list[Offered]) -> Offered:
@@ -144,45 +145,3 @@ def _doubts(shown: list[MethodRow]) -> str:
         f" · {', '.join(oracles)}: {an}, which nobody can run, so never on the front" if oracles else "",
     )
     return "".join(parts)
-
-
-def _report_card(chosen: Offered) -> None:
-    """What the page leaves out, as files."""
-    found = chosen.found
-    with elements.card("report", "Every method, task, length, ablation, control and test"):
-        _page_button(
-            "Report (HTML)",
-            f"{chosen.key}.html",
-            lambda: report.page(chosen.beside, chosen.verdicts, found.command or chosen.source),
-        )
-        if found.by_task:
-            each = (
-                f"a row a length, method and task · points, 95 % paired bootstrap · source: {chosen.source}"
-            )
-            exports.chart_foot(f"{found.suite}-tasks", each, task_rows(found), "tasks")
-        st.html(f'<div class="rs-note rs-command">{escape(found.made_by)}</div>')
-
-
-def _tuned_prices() -> None:
-    """The shipped tables of tuned prices on other kinds of text or question, as reports."""
-    told = []
-    for path in shift.shipped():
-        try:
-            told.append((path, shift.read(path)))
-        except ResultsError as error:
-            states.field_error(
-                f"{wrong(error)}. It comes with RouteSparse: bring it back from the repository."
-            )
-    if not told:
-        return
-    with elements.card("shift", shift.TITLE, "quality"):
-        for path, found in told:
-            _page_button(
-                f"Report of {found.goals[0].units} (HTML)",
-                f"{path.stem}.html",
-                partial(report.page, [], [], found.command, found),
-            )
-
-
-def _page_button(label: str, file: str, made: Callable[[], str]) -> None:
-    st.download_button(label, made, file_name=file, mime="text/html", key=f"report-{file}", on_click="ignore")

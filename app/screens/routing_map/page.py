@@ -23,7 +23,7 @@ _TERMS = {
     "Causal area kept": "kept",
     "Prefill": "speedup",
     "Dense by fallback": "fallback",
-    "Uncertified": "uncertified",
+    "Mass not certified": "uncertified",
     "Next token": "answer",
     "Output error": "error",
 }

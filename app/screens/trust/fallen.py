@@ -73,8 +73,8 @@ def low_bounds(shown: Scope, kinds: pd.DataFrame, certificates: pd.DataFrame) ->
 
 
 def _layers(layers: pd.DataFrame, missed: pd.Series, of_several_runs: bool) -> str:
-    """ "1 of 8 layers ran uncertified: layer 2 (0.660 < 0.70)". layers: rows of layer_certificates; missed: of each,
-    whether it ran uncertified."""
+    """ "1 of 8 layers ran without certified mass: layer 2 (0.660 < 0.70)". layers: rows of
+    layer_certificates; missed: of each, whether it did."""
     found, names = layers[missed], []
     for row in frames.rows(found.head(_MOST_NAMED)):
         known = not numbers.is_missing(row.lower_mass)
@@ -83,7 +83,7 @@ def _layers(layers: pd.DataFrame, missed: pd.Series, of_several_runs: bool) -> s
         names.append(f"layer {row.layer}{run} ({least or 'no certificate'})")
     more = f" and {len(found) - _MOST_NAMED:,} more" if len(found) > _MOST_NAMED else ""
     total = numbers.several(len(layers), "layer")
-    return f"{len(found):,} of {total} ran uncertified: {', '.join(names)}{more}"
+    return f"{len(found):,} of {total} ran without certified mass: {', '.join(names)}{more}"
 
 
 def card(store: OwnerView, shown: Scope, total: int, uncertified: int) -> None:
@@ -112,7 +112,7 @@ def card(store: OwnerView, shown: Scope, total: int, uncertified: int) -> None:
         if picked.selection.cells:
             _open_head(store, events.iloc[picked.selection.cells[0][0]])
         drawn = f"{len(events):,} of " if len(events) < total + uncertified else ""
-        missed = f" and {numbers.several(uncertified, 'uncertified unit')}" if uncertified else ""
+        missed = f" and {numbers.several(uncertified, 'unit')} without certified mass" if uncertified else ""
         exports.chart_foot(
             f"fallback-events-{shown.name}",
             f"n = {drawn}{numbers.several(total, 'event')}{missed}: those without consequence, then the most expensive "
@@ -126,7 +126,7 @@ def card(store: OwnerView, shown: Scope, total: int, uncertified: int) -> None:
 def _nothing(store: OwnerView, shown: Scope, uncertified: int) -> str:
     """That nothing fell back, and how near it was."""
     if uncertified:
-        return f"Nothing fell back, but {numbers.several(uncertified, 'unit')} ran uncertified."
+        return f"Nothing fell back, but {numbers.several(uncertified, 'unit')} ran without certified mass."
     margin = fallback_queries.least_margin(store, shown.run_ids)
     if margin is None:
         return "Nothing fell back: no certificate was needed."
@@ -153,7 +153,7 @@ def _rows(events: pd.DataFrame, with_run: bool) -> pd.DataFrame:
             "certified": events["lower_mass"].map(numbers.rounded_down, na_action="ignore"),
             "tau": events["tau"],
             # Another plan replaced it, all keys among them, or nothing did.
-            "to": candidate("to").mask(events["kind"] == "uncertified", "ran uncertified"),
+            "to": candidate("to").mask(events["kind"] == "uncertified", "ran without certified mass"),
             "paid": events["paid_us"].round(),
             "deficit": events["deficit"],
             "test": events["test"],
@@ -175,7 +175,7 @@ def _columns() -> dict[str, Any]:
         "test": number("Test", width=40, help="Which of the head's certificate tests this was"),
         "of": text("Of", width=50, help="Whose certificate failed: the head's own, or its layer's"),
         "tested": text("Tested"),
-        "certified": number("Certified", format="%.3f", width=66, help=terms["certificate"]),
+        "certified": number("Certified mass", format="%.3f", width=66, help=terms["certificate"]),
         "tau": number("τ", format="%.2f", width=40, help=terms["tau"]),
         "deficit": number("Missed by", format="%.3f", width=68, help="τ minus the certified mass"),
         "to": text("Now", help="What replaced it: a more expensive candidate, or dense attention, all keys"),

@@ -62,7 +62,7 @@ def held(layers: pd.DataFrame, confidence: float) -> str:
 def _table(store: OwnerView, rows: pd.DataFrame, with_run: bool) -> str:
     heading = glossary.heading
     heads = ["run", "prompt"] if with_run else []
-    heads += ["layer", heading("certified", "layer_certificate"), heading("τ layer", "tau_layer")]
+    heads += ["layer", heading("certified mass", "layer_certificate"), heading("τ layer", "tau_layer")]
     heads += [heading("raised", "raised"), "audited mean", "sparse units", "verdict"]
     lines = []
     for row in frames.rows(rows):
@@ -90,9 +90,9 @@ def _known(value: Any, printed: Callable[[Any], str]) -> str:
 
 def _verdict(row: Any) -> str:
     if row.uncertified:
-        return '<span class="rs-warn">ran uncertified</span>'
+        return '<span class="rs-warn">ran without certified mass</span>'
     if numbers.is_missing(row.lower_mass):
-        return "all dense" if not row.sparse_units else "not certified"
+        return "all dense" if not row.sparse_units else "mass not certified"
     if numbers.is_missing(row.covered):
         known = not numbers.is_missing(row.audited_mass)
         return f"reaches τ layer; {'no segment below the least bound' if known else 'not audited'}"

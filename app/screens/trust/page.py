@@ -99,15 +99,21 @@ def _draw(store: OwnerView, shown: Scope, kinds: pd.DataFrame) -> None:
     fallen.card(store, shown, int(paid["events"].sum()), int(kinds["uncertified"].sum()))
     if audited:
         worst_heads.card(store, shown)
-        units = audit_queries.units(store, shown.run_ids, MOST_UNITS)
-        _scatters(store, shown, units, int(gaps["units"]))
     else:
         _unaudited(store, shown)
-    if not shown.everything:
-        output_claim.card(store, shown, coverage, gaps)
-    opened = st.expander("Details", key="details", on_change="rerun", bind="query-params")
+    opened = st.expander(
+        "Details: bounds, claims, certificates of this prompt",
+        key="details",
+        on_change="rerun",
+        bind="query-params",
+    )
     if opened.open:
         with opened:
+            if audited:
+                units = audit_queries.units(store, shown.run_ids, MOST_UNITS)
+                _scatters(store, shown, units, int(gaps["units"]))
+            if not shown.everything:
+                output_claim.card(store, shown, coverage, gaps)
             details.draw(store, shown, coverage, gaps, audited, kinds, paid)
 
 

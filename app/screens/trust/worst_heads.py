@@ -12,7 +12,7 @@ from routesparse.app.ui import design, elements, exports, glossary, numbers, tab
 from routesparse.engine.store import audit_queries, frames, queries
 from routesparse.engine.store.owner_view import OwnerView
 
-MOST = 15
+MOST = 8
 
 
 def card(store: OwnerView, shown: Scope) -> None:
@@ -20,8 +20,8 @@ def card(store: OwnerView, shown: Scope) -> None:
     rows = audit_queries.worst(store, shown.run_ids, MOST)
     theme, heading = design.current_theme(), glossary.heading
     heads = ["prompt"] if shown.everything else []
-    heads += ["head", "choice", heading("error", "error"), "worst row’s error", heading("its bound", "tight")]
-    heads += ["audited mass", "worst row’s mass", heading("certified", "certificate")]
+    heads += ["head", "choice", heading("error", "error"), "worst row’s error"]
+    heads += ["audited mass", "worst row’s mass", heading("certified mass", "certificate")]
     lines = []
     for row in frames.rows(rows):
         unit = queries.Unit(str(row.run_id), *map(int, (row.layer, row.head, row.segment, row.batch_index)))
@@ -34,7 +34,6 @@ def card(store: OwnerView, shown: Scope) -> None:
                 f"{tables.pattern_cell(theme, row.pattern, row.density)} {escape(row.budget)}",
                 numbers.mass(row.mean_error, 4),
                 numbers.mass(row.max_error),
-                numbers.mass(row.bound_tight, 2),
                 numbers.mass(row.audited_mass),
                 numbers.mass(row.audited_min_mass),
                 numbers.bound(row.lower_mass),

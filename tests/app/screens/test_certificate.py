@@ -133,7 +133,7 @@ def test_certificates_alone_are_listed_too(home, factory, open_page):
 
 def test_audit_says_the_run_s_own_claim(filled, record, open_page):
     rows, worst = sum(a.rows for a in record.audits), max(a.max_error for a in record.audits)
-    told = open_page("trust", run=RUN).told
+    told = open_page("trust", run=RUN, details="true").told
     assert claim(rows, False, 0.95, worst) in told and "certify --prompt FILE --method routesparse" in told
     assert claim(rows, False, 0.95, worst) not in open_page("trust", run=RUN, scope="all").told
 
@@ -141,7 +141,9 @@ def test_audit_says_the_run_s_own_claim(filled, record, open_page):
 def test_the_command_of_a_certificate_names_the_run_s_model(home, record, open_page):
     (home / "models" / "tiny").mkdir(parents=True)
     bundle.write_bundle(replace(record, run=replace(record.run, model="tiny")), home / "spool")
-    assert f"--method routesparse --model {home}/models/tiny" in open_page("trust", run=RUN).told
+    assert (
+        f"--method routesparse --model {home}/models/tiny" in open_page("trust", run=RUN, details="true").told
+    )
 
 
 @pytest.mark.parametrize("run_id", [RUN, "c0de17aa90e1f003"], ids=["audited", "not audited"])
@@ -149,7 +151,7 @@ def test_audit_lists_the_certificates_of_the_run_s_prompt(waiting, factory, open
     run = bundle.read_bundle(waiting / "spool" / run_id).run
     same = {"prompt_sha256": run.prompt_sha256, "model_revision": run.model_revision}
     bundle.write_bundle(factory.make_certificate(**same), waiting / "spool")
-    told = open_page("trust", run=run_id).told
+    told = open_page("trust", run=run_id, details="true").told
     assert 'href="trust?run=ce47f1ca"' in told and "<bdi>window=256</bdi>" in told
 
 

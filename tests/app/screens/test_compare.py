@@ -221,7 +221,8 @@ def test_units_of_other_segments_are_not_called_the_same(
 
 def test_no_ratio_is_given_across_prompts(three, open_page):
     told = concluded(open_page("compare", runs=f"{RUN},{CODE}"))
-    assert "its prompt is not the baseline’s" in told and "no ratio is given" in told
+    assert "Its prompt is not the baseline’s" in told and "no ratio is given" in told
+    assert told.index("of the causal area") < told.index("at a predicted loss of") < told.index("Its prompt")
     assert " less than" not in told and " more than" not in told
 
 

@@ -14,6 +14,7 @@ from routesparse.app.ui import design
 from routesparse.engine.stats import fleet_alarms
 from routesparse.engine.store import bundle, fleet_queries, queries, spool
 from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.verdict import LEVELS
 
 BEFORE, BAD, QUIET = "2026-11-18", "2026-11-19", "2026-11-20"
 
@@ -58,7 +59,7 @@ def test_days_have_their_figures_and_analyses_are_left_out(served):
     assert list(found["requests"]) == [20, 20, 3] and set(found["most_one_in"]) == {50}
     assert found.loc[BAD, ["drift_alarms", "drift_assessed"]].tolist() == [18, 20]
     assert found.loc[BEFORE, "median_density"] == pytest.approx(0.2)
-    levels = found[["red", "amber", "green"]].sum(axis=1)
+    levels = found[list(LEVELS)].sum(axis=1)
     assert list(levels) == [20, 20, 3]
 
 

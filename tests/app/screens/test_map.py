@@ -33,14 +33,16 @@ def test_a_head_opens_with_reason_probe_candidates_claims_text_and_other_runs(
 ):
     bundle.write_bundle(factory.rename(record, "abcdabcd00001111"), waiting / "spool")
     choice = next(c for c in record.choices if (c.layer, c.head, c.segment) == (2, 3, 1))
-    page = open_page("routing_map", run="d4e5b678", layer="2", head="3", segment="1")
+    where = {"run": "d4e5b678", "layer": "2", "head": "3", "segment": "1"}
+    assert "g\u00a0≥\u00a0λ" not in open_page("routing_map", **where).told, "candidates are closed"
+    page = open_page("routing_map", **where, candidates="true")
     html = page.told
     assert "Layer 2, head 3: why" in html
     assert reason_words.shown(choice.reason).replace(">", "&gt;") in html
     stored = next(p for p in record.probes if (p.layer, p.head, p.segment) == (2, 3, 1))
     assert f"Probe, {stored.rows} rows × {stored.columns * stored.pool} key blocks" in html
     assert f"max over one row × {stored.pool} key block" in html, "the pool factor is printed"
-    assert "Candidates of layer 2, head 3" in html and "Certificates and the truth" in html
+    assert "g\u00a0≥\u00a0λ" in html and "Certificates and the truth" in html
     assert "map?run=d4e5b678&amp;layer=2&amp;head=3&amp;segment=0" in html, "its other segment"
     assert "map?run=00001111&amp;layer=2&amp;head=3&amp;segment=1" in html, "the same head elsewhere"
     assert 'href="trust?run=d4e5b678"' in html
@@ -75,7 +77,7 @@ def test_a_missed_bound_says_by_how_much_and_that_some_may_be_missed(home, recor
     chance = "one bound in 20 may be too high by chance"
     assert "0.004 below the bound" in html and f"At 95 % confidence {chance}" in html
     assert "87.5 % of rows do" in html and "0.0421" in html
-    trust = open_page("trust", run=RUN).told
+    trust = open_page("trust", run=RUN, details="true").told
     assert re.search(rf"y = x: 1 of \d+; at 95 % confidence {chance}", trust)
 
 
@@ -378,5 +380,5 @@ def test_a_run_without_a_predicted_loss_says_not_measured_and_keeps_its_other_fi
     run = replace(record.run, loss_nats=None, loss_bound=None, loss_fit=None, loss_alarm=None)
     bundle.write_bundle(replace(record, run=run, losses=()), home / "spool")
     html = open_page("routing_map", run="3f9a1c20").told
-    assert "not measured</b><small>no rows were replayed" in html and "Uncertified" in html
+    assert "not measured</b><small>no rows were replayed" in html and "Mass not certified" in html
     assert "predicted loss" not in html.split("rs-verdict")[0]

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from routesparse.app.screens.new_run import what_it_takes
+from routesparse.app.screens.new_run.prompt_input import MOST_PROMPTS
 from routesparse.app.shell import new_run_address
 from routesparse.app.ui import numbers
 from routesparse.engine import paths
 from routesparse.engine.calibration.artifact import load_calibration
+from routesparse.engine.jobs.presence import Device
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.load import LoadedModel
@@ -299,6 +302,49 @@ def test_one_bad_line_is_left_out_and_named(demo_home, open_page, queue, went):
     page.number_input(key="line").set_value(2).run()
     page.button(key="submit").click().run()
     assert queue.prompts.read(queue.jobs()[0].id).decode() == TEXT + "second"
+
+
+@pytest.mark.parametrize("kind", ["files", "lines"])
+def test_several_prompts_are_a_run_each(demo_home, open_page, queue, went, kind):
+    page = open_page("new_run")
+    upload = page.file_uploader(key="upload")
+    if kind == "files":
+        upload.set_value([(f"{n}.txt", f"{n} {TEXT}".encode(), "text/plain") for n in (1, 2, 3)]).run()
+    else:
+        rows = "\n".join(json.dumps({"text": f"{n} {TEXT}"}) for n in (1, 2, 3))
+        upload.set_value(("suite.jsonl", rows.encode(), "text/plain")).run()
+        page.toggle(key="every_line").set_value(True).run()
+    sizes = [prompt_size("demo", f"{n} {TEXT}").tokens for n in (1, 2, 3)]
+    assert "3 prompts, a run each" in page.told and f">{sum(sizes):,}</b>" in page.told
+    page.button(key="submit").click().run()
+    assert sorted(queue.prompts.read(job.id)[:1] for job in queue.jobs()) == [b"1", b"2", b"3"]
+    names = ["1.txt", "2.txt", "3.txt"] if kind == "files" else [f"suite.jsonl #{n}" for n in (1, 2, 3)]
+    assert sorted(job.label for job in queue.jobs()) == names and went == [("runs", {})]
+
+
+def test_a_sweep_and_a_crowd_of_prompts_are_refused_before_anything_is_queued(demo_home, open_page, queue):
+    page = open_page("new_run", vary="price", prices="0.25, 0.5")
+    files = [(f"{n}.txt", f"{n} {TEXT}".encode(), "text/plain") for n in range(MOST_PROMPTS + 1)]
+    page.file_uploader(key="upload").set_value(files[:2]).run()
+    assert "A sweep varies a setting of one prompt" in page.told and page.button(key="submit").disabled
+    page.file_uploader(key="upload").set_value(files).run()
+    assert f"{MOST_PROMPTS + 1} prompts are more than {MOST_PROMPTS}" in page.told
+    assert page.button(key="submit").disabled and not queue.jobs()
+
+
+def test_a_profile_of_another_machine_says_nothing_where_the_workers_device_is_known(demo_home):
+    size = prompt_size("demo", TEXT)
+    for device, cost in (("mine", 3_000.0), ("another", 1.0)):
+        name = f"{device}-0-t2-fp32-d{size.head_dim}-g4-b128x64-exact"
+        stored = profile(head_dim=size.head_dim, probe_head_us=cost, device=device, name=name)
+        stored.save(demo_home / "profiles")
+    known = {
+        name: what_it_takes.outlook(RunRequest(), size, [Device(name, False, 1)])
+        for name in ("mine", "third")
+    }
+    assert known["mine"].device == "mine" and len(known["mine"].least) == 1
+    assert known["third"].break_even is None and not known["third"].profiled
+    assert len(what_it_takes.outlook(RunRequest(), size, []).least) == 2
 
 
 def test_run_again_fills_in_prompt_and_settings(demo_home, filled, open_page, record):

@@ -52,7 +52,11 @@ def test_the_head_shows_its_own_lambda_and_its_layer_s_certificate(stored, price
     assert f"λ of this head = {choice.gate_threshold:.3f}" in html
     certified = f"<td>{priced.layers[1].lower_mass:.3f}</td><td>τ layer 0.70</td>"
     assert certified in html and "climbed 1 level" in html
-    assert "safety floor" in html and "<td>τ head 0.40</td>" in html and "<td>τ 0.40</td>" not in html
+    assert (
+        "is a floor, which says nothing about quality" in html
+        and "<td>τ head 0.40</td>" in html
+        and "<td>τ 0.40</td>" not in html
+    )
     assert "policy certified, τ 0.90" in open_page("routing_map", run=CERTIFIED).told
 
 
@@ -108,7 +112,7 @@ def test_a_layer_below_its_tau_is_told_and_a_certified_one_says_nothing_of_the_k
     without, factory, record, open_page
 ):
     bundle.write_bundle(factory.priced(factory.rename(record, CERTIFIED)), without / "spool")
-    told = "1 of 4 layers ran uncertified"
+    told = "1 of 4 layers ran without certified mass"
     html = open_page("trust", run=RUN).told
     assert f"{told}: layer 2 (0.600 &lt; 0.70)" in html
     assert "3 of 4 sparse layers keep at least 0.70 of their attention" in html
@@ -117,7 +121,7 @@ def test_a_layer_below_its_tau_is_told_and_a_certified_one_says_nothing_of_the_k
     assert table[RUN[-8:]] == "1 of 4" and table[CERTIFIED[-8:]] == "0 of 4"
     assert "<td>0, 1 layer</td>" in open_page("compare", runs=f"{CERTIFIED},{RUN}").told
     for name in ("trust", "routing_map"):
-        assert "layers ran uncertified" not in open_page(name, run=CERTIFIED).told, name
+        assert "layers ran without certified mass" not in open_page(name, run=CERTIFIED).told, name
     html = open_page("trust", run=RUN, scope="all", details="true").told
     assert f"layer 2 of run {RUN[-8:]} (0.600 &lt; 0.70)" in html
     assert f'<td class="l">{RUN[-8:]}</td>' in html and 'layer=2" target="_self">layer 2</a>' in html
@@ -129,7 +133,7 @@ def test_trust_tells_layers_from_heads_and_sets_layers_beside_their_truth(stored
     of_layers = sum(event.scope == "layer" for event in priced.fallbacks)
     assert f"of which {of_layers:,} of heads that climbed with their layer" in html
     assert set(page.dataframe[0].value["of"]) <= {"head", "layer"}
-    assert "Certificates of the layers" in html and "safety floor" in html
+    assert "Certificates of the layers" in html and "is a floor, which says nothing about quality" in html
     assert "0 of 4 with several segments have one below the least bound" in html
     assert "reaches τ layer; no segment below the least bound" in html
     other = open_page("trust", run=CERTIFIED, details="true")

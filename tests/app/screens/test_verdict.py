@@ -21,7 +21,7 @@ RUN_PAGES = ("routing_map", "trust")
 
 @pytest.fixture
 def runs(home, record, factory):
-    """A run that looks safe; one whose heads 0 and 1 ran uncertified although nothing fell back; one with an alarm."""
+    """A run that looks safe; one whose heads 0 and 1 miss their τ although nothing fell back; one with an alarm."""
     bundle.write_bundle(record, home / "spool")
     choices = tuple(
         replace(c, fallback=None, lower_mass=0.2)
@@ -67,8 +67,10 @@ def test_units_that_ran_uncertified_are_counted_and_marked(runs, open_page):
     sparse = sum(c.pattern != "dense" for c in runs.choices)
     bad, good = open_page("trust", run=RED).told, open_page("trust", run=GREEN).told
     assert f"{sparse - len(missed)} of {sparse} sparse units, a head in a segment each, keep" in bad
-    assert f"Nothing fell back, but {len(missed)} units ran uncertified." in bad
-    assert "That their mass reaches τ is not certified" in bad and "units ran uncertified" not in good
+    assert f"Nothing fell back, but {len(missed)} units ran without certified mass." in bad
+    assert (
+        "That their mass reaches τ is not certified" in bad and "units ran without certified mass" not in good
+    )
     table = open_page("runs").dataframe[0].value.set_index("run")["uncertified"]
     assert table[RED[-8:]] == len(missed) and table[GREEN[-8:]] == 0
     html = open_page("compare", runs=f"{RED},{GREEN}").told
@@ -81,7 +83,7 @@ def test_units_that_ran_uncertified_are_counted_and_marked(runs, open_page):
     assert marked == {place[:2] for place in missed if place[2] == 0}
     assert {map_figure.FALLBACK_STEPS[int(shown.values[at])] for at in marked} == {"ran uncertified"}
     told = {divmod(at, 4) for at, tip in enumerate(data["tips"]) if "ran uncertified" in tip}
-    assert told == marked and "units ran uncertified" in data["times"]["rows"][0]["tip"]
+    assert told == marked and "units ran without certified mass" in data["times"]["rows"][0]["tip"]
 
 
 def test_pages_over_all_runs_count_the_verdicts(runs, open_page):
@@ -129,8 +131,8 @@ def test_uncertified_units_come_before_the_dearest_failures_and_both_are_counted
     bundle.write_bundle(replace(hard, choices=choices), home / "spool")
     page = open_page("trust", run=GREEN)
     table = page.dataframe[0].value
-    assert table["to"].tolist()[0] == "ran uncertified" and len(table) == len(hard.fallbacks) + 1
-    assert f"n = {len(hard.fallbacks)} events and 1 uncertified unit: those" in page.told
+    assert table["to"].tolist()[0] == "ran without certified mass" and len(table) == len(hard.fallbacks) + 1
+    assert f"n = {len(hard.fallbacks)} events and 1 unit without certified mass: those" in page.told
 
 
 def test_the_map_has_the_next_token_by_both_sides_and_how_the_prompt_goes_on(runs, record, open_page):
@@ -185,4 +187,4 @@ def test_tokens_are_text_and_numbers_where_the_text_was_not_kept(home, record, o
 @pytest.mark.parametrize("theme", [design.LIGHT, design.DARK], ids=lambda theme: theme.name)
 def test_colours_of_verdicts_can_be_read_and_never_stand_alone(theme):
     assert all(design.contrast(theme.levels[level], theme.panel) >= 4.5 for level in LEVELS)
-    assert len({verdict_bar.SIGNS[level] for level in LEVELS}) == 3
+    assert len({verdict_bar.SIGNS[level] for level in LEVELS}) == len(LEVELS)

@@ -27,3 +27,8 @@ def test_a_hundred_percent_passed_means_all():
 )
 def test_a_bound_below_tau_never_reads_as_tau(value, shown):
     assert numbers.bound(value) == shown and numbers.bound(None) == "not measured"
+
+
+@pytest.mark.parametrize(("value", "shown"), [(1.84, "+1.8"), (-0.3, "-0.3"), (-0.04, "±0.0"), (0.0, "±0.0")])
+def test_a_difference_that_rounds_to_nothing_has_no_side(value, shown):
+    assert numbers.signed(value, 1) == shown

@@ -58,7 +58,7 @@ def test_the_summary_names_the_least_certified_layer_and_what_a_floor_is(priced,
 
 
 def test_a_layer_below_its_tau_is_counted_and_named(without, capsys):
-    assert "1 of 3 layers ran uncertified" in analysis_text.uncertified_layers_text(without)
+    assert "1 of 3 layers ran without certified mass" in analysis_text.uncertified_layers_text(without)
     assert analysis_text.uncertified_layers_text(without).endswith("layer 2")
     found = analysis_object(without, Path("bundle"))
     assert found["uncertified_layers"] == 1 and found["layer_certificates"][2]["uncertified"]
@@ -81,9 +81,7 @@ def test_fallbacks_and_uncertified_units_are_counted_and_named(other):
     record = replace(other, run=replace(other.run, dense_fallback_units=6), choices=tuple(choices))
     fallbacks, uncertified = analysis_text.warnings(record, fallback_limit=0.25)
     assert fallbacks.startswith("6 of 12 units fell back to dense, more than 25%")
-    assert uncertified.startswith(
-        "3 of 12 units ran uncertified, with a certificate below tau 0.9 (T_l left 3"
-    )
+    assert uncertified.startswith("3 of 12 units ran without certified mass, bound below tau 0.9 (T_l left 3")
     assert uncertified.endswith("layer 0 head 1, layer 1 head 1, layer 2 head 1")
     found = analysis_object(record, Path("bundle"))
     assert found["uncertified_units"] == 3

@@ -38,5 +38,5 @@ def test_the_pages_button_gives_such_csv(monkeypatch):
     given = {}
     monkeypatch.setattr(exports.st, "download_button", lambda label, data, **_: given.update({label: data}))
     exports.downloads("tokens", pd.DataFrame({"text": ["=cmd()"], "mean_error": [-1.5]}), "key")
-    assert given["CSV"]() == b'"text","mean_error"\n"\'=cmd()",-1.5\n'
-    assert pd.read_parquet(io.BytesIO(given["Parquet"]()))["text"].tolist() == ["=cmd()"]
+    assert given["1 row as CSV"]() == b'"text","mean_error"\n"\'=cmd()",-1.5\n'
+    assert pd.read_parquet(io.BytesIO(given["1 row as Parquet"]()))["text"].tolist() == ["=cmd()"]

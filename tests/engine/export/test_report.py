@@ -105,7 +105,7 @@ def test_the_predicted_loss_leads_with_its_stretches_and_the_truth(record):
     assert "does not hold: the replayed rows are unlike" in report_page.page(alarm, words=False)
     none = replace(record, run=replace(record.run, loss_nats=None), losses=())
     made = report_page.page(none, words=False)
-    assert "no rows of this run were replayed" in made and "<dt>Uncertified</dt>" in made
+    assert "no rows of this run were replayed" in made and "<dt>Mass not certified</dt>" in made
 
 
 def test_tables_hold_the_numbers_of_the_run(record, page):

@@ -83,7 +83,7 @@ def test_units_below_tau_ran_uncertified_and_say_so(oracle, changes):
     missed = [c for c in record.choices if c.lower_mass is not None and c.lower_mass < record.run.tau]
     assert missed and record.uncertified == tuple(missed)
     for choice in record.choices:
-        assert ("ran uncertified" in choice.reason) == (choice in missed), choice.reason
+        assert ("ran without certified mass" in choice.reason) == (choice in missed), choice.reason
     assert record.run.unmet_units in (0, len(missed))
 
 

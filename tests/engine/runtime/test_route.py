@@ -63,13 +63,19 @@ def prompt(tokens):
 
 def test_a_routed_prefill_leaves_one_decision_per_head_and_a_bundle(tmp_path):
     model = llama()
-    with torch.no_grad(), route(model, CONFIG) as trace:
+    with torch.no_grad(), route(model, CONFIG, name="contract.txt") as trace:
+        assert repr(trace) == "Trace: no routed prompt yet"
         model(prompt(TOKENS), logits_to_keep=1)
+    assert (
+        repr(trace)
+        == "Trace of contract.txt, 640 tokens, by LlamaForCausalLM: see to_frame(), plot(), show()"
+    )
     keys = {(choice.batch_index, choice.layer, choice.head, choice.segment) for choice in trace.decisions}
     assert keys == {(0, layer, head, 0) for layer in range(2) for head in range(4)}
     assert trace.timings["total_ms"] > 0
     record = read_bundle(trace.to_bundle(tmp_path / "out"))
     assert (record.run.tokens, record.run.layers, record.run.heads) == (TOKENS, 2, 4)
+    assert (record.run.model, record.run.prompt_name) == ("LlamaForCausalLM", "contract.txt")
     assert model.config._attn_implementation == "sdpa"
 
 

@@ -1,4 +1,4 @@
-"""Units that ran uncertified: the engine's definition and the pages' are one, and every count follows it. No GPU."""
+"""Units without certified mass: the engine and the pages define and count them alike. No GPU."""
 
 import math
 from dataclasses import replace
