@@ -126,6 +126,19 @@ class Fitted:
         """By which a replay is multiplied."""
         return self.predicted(1.0, kind, 0.5).nats
 
+    @property
+    def windows_each(self) -> str:
+        """How many windows each kind of text has: "24", or "20 to 24"."""
+        counts = sorted({len(self.of(kind)) for kind in self.domains})
+        return " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+
+    def held(self, fitted_on: str, used_on: str, confidence: float) -> float | None:
+        """The share of a kind's windows, over all prices, whose true loss lies within the bound by another kind's."""
+        bound = self.predicted(1.0, fitted_on, confidence).bound
+        if bound is None:
+            return None
+        return float(np.mean([one.log_ratios() <= math.log(bound) + 1e-12 for one in self.of(used_on)]))
+
     def summary(self) -> list[dict[str, Any]]:
         """A row for each kind of text, then for all together; the bound is at .95, of one replayed nat."""
         return [
