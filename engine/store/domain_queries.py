@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from routesparse.engine.errors import InputError
-from routesparse.engine.store import thumbnail
+from routesparse.engine.store import queries, thumbnail
 from routesparse.engine.store.owner_view import OwnerView
 
 _PICTURE = ("layer", "head", "batch_index", "rows", "columns", "pool", "scale", "positions", "mass")
@@ -47,18 +47,21 @@ def heads(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
     """A row a run and head: ``density``, the mean over its segments by their causal area; ``dense``: all of them ran
     dense; ``loss_nats``: the run's predicted loss that is due to it (NULL: not split, the model is not fitted);
     ``local_band``: the share of its attention there."""
-    return store.frame(
+    found = store.frame(
         """
         SELECT run_id, domain, layer, head, bool_and(pattern = 'dense') AS dense, sum(c.loss_nats) AS loss_nats,
                avg(local_band) AS local_band,
                sum(c.density * c.tokens * (first_token + c.tokens / 2.0))
                / sum(c.tokens * (first_token + c.tokens / 2.0)) AS density
-        FROM (SELECT run_key, run_id, domain FROM run WHERE list_contains(?::VARCHAR[], run_id)) r
-        JOIN head_choice c USING (run_key) GROUP BY ALL ORDER BY run_id, layer, head
+        FROM (SELECT run_key, run_id, domain, layers, heads FROM run WHERE list_contains(?::VARCHAR[], run_id)) r
+        JOIN head_choice c USING (run_key)
+        WHERE layer >= 0 AND layer < layers AND head >= 0 AND head < heads
+        GROUP BY run_id, domain, layer, head ORDER BY run_id, layer, head
         """,
         [list(run_ids)],
         of=run_ids,
     )
+    return queries.measured(found)
 
 
 def pictures(store: OwnerView, run_id: str) -> list[Picture]:

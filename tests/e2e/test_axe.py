@@ -33,7 +33,7 @@ PAGES = {
     "certificate": "/trust?run=ce47f1ca",
     "compare": f"/compare?runs={RUN},77771c2090e1f006",
     "sweep": f"/compare?sweep={SWEEP}",
-    "calibration": "/calibration?names=prose,code",
+    "domains": "/domains?names=prose,code",
     "results": "/results?set=here-ruler",
     "new": "/new?source=Sample&sample=needles.txt",
     "models": "/models",

@@ -1,4 +1,4 @@
-"""From page to page in a real browser: runs, map, trust, compare, calibration; links, keys, pictures, widths."""
+"""From page to page in a real browser: runs, map, trust, compare, domains; links, keys, pictures, widths."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_every_chart_can_be_saved(address, context, page):
         page.locator(".st-key-picture-probe .png").click()
     saved = Path(waiting.value.path()).read_bytes()
     assert saved.startswith(b"\x89PNG") and len(saved) > 5_000
-    for path in (f"trust?run={RUN}", "calibration?names=prose,code"):
+    for path in (f"trust?run={RUN}", "domains"):
         page.goto(f"{address}/{path}")
         page.locator(".rs-plot svg").first.wait_for()
         still(page)
@@ -134,7 +134,8 @@ def test_every_chart_can_be_saved(address, context, page):
         for picture in pictures:
             with page.expect_download() as waiting:
                 picture.click()
-            assert len(list(drawn(waiting).iter("{http://www.w3.org/2000/svg}path"))) > 2, path
+            shapes = [one for one in drawn(waiting).iter() if one.tag.endswith(("}path", "}rect"))]
+            assert len(shapes) > 2, path
     assert context.failures == []
 
 

@@ -182,7 +182,12 @@ def _alarms(runs: pd.DataFrame, name: str) -> str:
 
 def tuned() -> None:
     """Tuned prices, drawn once they are opened."""
-    opened = st.expander("Prices tuned to a quality target, by domain", key="tuned-prices", on_change="rerun")
+    opened = st.expander(
+        "Prices tuned to a quality target, by domain",
+        expanded="tuned" in st.query_params,
+        key="tuned-prices",
+        on_change="rerun",
+    )
     if opened.open:
         with opened:
             tuned_prices.card(identity.owner())

@@ -164,6 +164,10 @@ def read(files: Sequence[tuple[str, bytes]]) -> tuple[list[Text], list[str]]:
             texts.append((place.parts[-2], decode_prompt(content, place.name)))
         except InputError as error:
             wrong.append(f"{error}.")
+    hashes = [text.sha256 for _, text in texts]
+    for number, (_, text) in enumerate(texts):
+        if (first := hashes.index(text.sha256)) < number:
+            wrong.append(f"{texts[first][1].name} and {text.name} are the same text: upload it once.")
     if len(files) > _MOST_TEXTS:
         wrong.append(f"{len(files)} files: upload at most {_MOST_TEXTS} at once.")
     if len({domain for domain, _ in texts}) > domains.MOST:

@@ -89,6 +89,6 @@ def test_chance_finds_hardly_any_head_where_the_domains_are_alike_and_counts_as_
     said = domains.finding(heads(alike), "prose", "code")
     found = said.more_in_one + said.more_in_other
     assert said.chance is not None and abs(found - said.chance) < 12 and found < 40
-    apart = {"prose": random.uniform(0.1, 0.11, (3, 400)).tolist(), "code": random.uniform(0.3, 0.31, (3, 400)).tolist()}
+    apart = {name: random.uniform(low, low + 0.01, (3, 400)) for name, low in (("prose", 0.1), ("code", 0.3))}
     said = domains.finding(heads(apart), "prose", "code")
     assert said.more_in_other == 400 and said.chance == 0
