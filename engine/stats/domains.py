@@ -1,8 +1,9 @@
 """Runs of one model at equal settings on several kinds of text: which may be compared, and which heads differ.
 
 A head's density in a domain is the mean over the domain's prompts. Its *spread* is the range over the prompts of one
-domain, the larger of the two domains that are compared (NaN where neither has two prompts). A difference is *beyond*
-the spread where it is larger; where no spread is known, every difference is, and a reader has to be told so.
+domain, the larger of the two domains that are compared (NaN where neither has two prompts). A head *differs* where the
+domains' difference is at least LEAST and larger than its spread; where no spread is known, where it reads MUCH_MORE in
+one of them, and a reader has to be told that prompts of one domain may differ as much.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pandas as pd
 from routesparse.engine.config import renamed
 
 MUCH_MORE = 1.5  # times what the other domain reads
+LEAST = 0.01  # of the causal area
 SAME_LENGTH = 1.1  # times the shortest prompt's tokens
 MOST = 6  # domains side by side
 # Settings that do not change what a routed head reads, or by chance alone.
@@ -64,51 +66,44 @@ def comparable(runs: pd.DataFrame) -> list[pd.DataFrame]:
 
 @dataclass(frozen=True)
 class Finding:
-    """How many of ``heads`` read at least MUCH_MORE times as much in one of two domains as in the other.
+    """How many of ``heads`` differ, by where they read more.
 
-    within: heads that do by their means, but differ no more than prompts of one domain do. chance: how many would be
-    found, in the mean, with the prompts exchanged between the domains; None where neither has two prompts.
+    chance: how many would, in the mean, with the prompts exchanged between the domains; None without a known spread.
     """
 
     heads: int
     more_in_one: int
     more_in_other: int
-    within: int
     chance: float | None
 
 
 def changes(heads: pd.DataFrame, one: str, other: str) -> pd.DataFrame:
-    """A row a head, what changes most first: densities ``one`` and ``other``, ``difference`` (other - one), ``spread``,
-    ``beyond``, and ``more``: "one", "other" or "" by MUCH_MORE, of heads beyond their spread alone.
+    """A row a head: densities ``one`` and ``other``, ``difference`` (other - one), ``spread``, and ``more``, where one
+    that differs reads more: "one", "other" or "". Those that differ come first, what changes most before the others.
 
     heads: ``run_id domain layer head density``, a row a head and run.
     """
     a, b, index = _densities(heads, one, other)
-    means = a.mean(1), b.mean(1)
-    difference, spread = means[1] - means[0], _spread(a, b)
-    beyond, more = _beyond(a, b), _much_more(a, b)
+    differs, difference = _differs(a, b), b.mean(1) - a.mean(1)
     rows = pd.DataFrame(
         {
-            "one": means[0],
-            "other": means[1],
+            "one": a.mean(1),
+            "other": b.mean(1),
             "difference": difference,
-            "spread": spread,
-            "beyond": beyond,
-            "more": np.where(beyond & (more < 0), "one", np.where(beyond & (more > 0), "other", "")),
+            "spread": _spread(a, b),
+            "more": np.array(["", "other", "one"])[differs],
         },
         index=index,
     ).reset_index()
-    order = np.lexsort((-np.abs(difference), ~beyond))
+    order = np.lexsort((-np.abs(difference), differs == 0))
     return rows.iloc[order].reset_index(drop=True)
 
 
 def finding(heads: pd.DataFrame, one: str, other: str) -> Finding:
     """What ``changes`` adds up to."""
     a, b, _ = _densities(heads, one, other)
-    more, beyond = _much_more(a, b), _beyond(a, b)
-    one_more, other_more = (int((beyond & (more == sign)).sum()) for sign in (-1, 1))
-    within = int((~beyond & (more != 0)).sum())
-    return Finding(len(a), one_more, other_more, within, _by_chance(a, b))
+    differs = _differs(a, b)
+    return Finding(len(a), int((differs < 0).sum()), int((differs > 0).sum()), _by_chance(a, b))
 
 
 def _densities(heads: pd.DataFrame, one: str, other: str) -> tuple[np.ndarray, np.ndarray, pd.MultiIndex]:
@@ -127,17 +122,14 @@ def _spread(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.max(known, axis=0) if known else np.full(len(a), np.nan)
 
 
-def _beyond(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    spread = _spread(a, b)
-    found: np.ndarray = np.isnan(spread) | (np.abs(b.mean(1) - a.mean(1)) > spread)
+def _differs(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """-1 where a head that differs reads more in a, 1 in b, else 0."""
+    one, other, spread = a.mean(1), b.mean(1), _spread(a, b)
+    difference = other - one
+    beyond = (np.abs(difference) > spread) & (np.abs(difference) >= LEAST)
+    much = (np.maximum(one, other) >= MUCH_MORE * np.minimum(one, other)) & (one != other)
+    found: np.ndarray = np.where(np.isnan(spread), much, beyond) * np.sign(difference).astype(int)
     return found
-
-
-def _much_more(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """-1 where a head reads MUCH_MORE in a, 1 in b, else 0."""
-    one, other = a.mean(1), b.mean(1)
-    more: np.ndarray = (other >= MUCH_MORE * one).astype(int) - (one >= MUCH_MORE * other)
-    return np.where(one == other, 0, more)
 
 
 def _by_chance(a: np.ndarray, b: np.ndarray) -> float | None:
@@ -150,5 +142,5 @@ def _by_chance(a: np.ndarray, b: np.ndarray) -> float | None:
         order = random.permutation(every.shape[1])
         if set(order[:size].tolist()) not in true:
             one, other = every[:, order[:size]], every[:, order[size:]]
-            counts.append(int((_beyond(one, other) & (_much_more(one, other) != 0)).sum()))
+            counts.append(int((_differs(one, other) != 0).sum()))
     return float(np.mean(counts)) if counts else None

@@ -72,13 +72,12 @@ def difference_map(rows: pd.DataFrame, names: tuple[str, str], theme: design.The
     """domains.changes on the grid of layers and heads; a dot where prompts of one domain differ as much."""
     shape = int(rows["layer"].max()) + 1, int(rows["head"].max()) + 1
     largest = float(rows["difference"].abs().max())
+    drawn = (rows["more"] != "") | rows["spread"].isna()
     color = [
-        grid.diverging(d, largest, theme) if beyond else theme.panel
-        for d, beyond in zip(rows["difference"], rows["beyond"], strict=True)
+        grid.diverging(d, largest, theme) if shown else theme.panel
+        for d, shown in zip(rows["difference"], drawn, strict=True)
     ]
-    text = [
-        points(d) if beyond else "·" for d, beyond in zip(rows["difference"], rows["beyond"], strict=True)
-    ]
+    text = [points(d) if shown else "·" for d, shown in zip(rows["difference"], drawn, strict=True)]
     hover = [
         f"layer {row['layer']}, head {row['head']}\n{names[0]} reads {numbers.share(row['one'])}, {names[1]} "
         f"{numbers.share(row['other'])}: {100 * row['difference']:+.1f} points"

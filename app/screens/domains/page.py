@@ -98,14 +98,15 @@ def _comparison(opened: Access, shown: pd.DataFrame, others: pd.DataFrame) -> No
     one = switch.chosen("one", names)
     other = switch.chosen("other", [name for name in names if name != one])
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom", key="pair"):
-        switch.field("one", "Between", names, one, width=180)
-        switch.field("other", "and", [name for name in names if name != one], other, of=one, width=180)
+        switch.field("one", "Between", names, one, width=150)
+        switch.field("other", "and", [name for name in names if name != one], other, of=one, width=150)
+    area = shown.groupby("domain")["density"].mean()
     rows, finding = domains.changes(found, one, other), domains.finding(found, one, other)
     model, revision = shown["model"].iloc[0], shown["model_revision"].iloc[0]
     fit = beforehand.fit_of(model, revision)
     price = shown["price"].iloc[0]
     lost = words.loss_sentence(fit, price, one, other) if fit and not numbers.is_missing(price) else ""
-    told = words.sentence(finding, rows, means, one, other)
+    told = words.sentence(finding, rows, means, area, one, other)
     st.html(f'<div class="rs-concludes"><p role="status">{told} {escape(lost)}</p></div>')
     elements.sub(words.caveat(finding, counts, one, other))
     if left := words.left_out(others, shown):
@@ -144,10 +145,7 @@ def _multiples(
         for column, name in zip(st.columns(len(names), gap="small"), names, strict=True):
             with column:
                 mine = means[means["domain"] == name]
-                area = numbers.share(mine["density"].mean(), 0)
-                st.html(
-                    f'<div class="rs-h"><bdi>{escape(name)}</bdi> <span class="rs-note">reads {area}</span></div>'
-                )
+                st.html(f'<div class="rs-h"><bdi>{escape(name)}</bdi></div>')
                 drawn = figures.heads_of(mine, lens, largest, theme)
                 picked = plot.show(drawn, f"heads-{names.index(name)}", f"Heads on {name}", picks=True)
                 if picked is not None:
@@ -188,7 +186,7 @@ def _difference(
         if picked is not None:
             _open(store, shown, other, *picked)
         known = rows["spread"].notna().any()
-        within = int((~rows["beyond"]).sum())
+        within = int((rows["more"] == "").sum())
         exports.chart_foot(
             f"difference-{one}-{other}",
             f"points of the causal area, {other} minus {one}, n = {len(rows)} heads"
@@ -259,32 +257,20 @@ def _domains_card(shown: pd.DataFrame, means: pd.DataFrame, names: list[str], th
         )
     table = pd.DataFrame(rows)
     with elements.card("by-domain", "By domain"):
-        heads_ = [
-            "domain",
-            "prompts",
-            "reads",
-            "predicted loss",
-            "bound",
-            "δ",
-            "covered",
-            "alarms",
-            "attention",
-        ]
-        lines = [
-            (
-                escape(row["domain"]),
-                str(row["prompts"]),
-                _range(row["least"], row["most"]),
-                "–" if numbers.is_missing(row["loss"]) else f"{row['loss']:.4f}",
-                "–" if numbers.is_missing(row["bound"]) else f"{row['bound']:.4f}",
-                "–" if numbers.is_missing(row["delta"]) else f"{row['delta']:.3f}",
-                "–" if numbers.is_missing(row["coverage"]) else numbers.share_passed(row["coverage"]),
-                row["alarms"],
-                _bar({**row, "density": row["density"]}, theme),
-            )
-            for row in table.to_dict("records")
-        ]
-        st.html(tables.table(heads_, lines))
+        columns: dict[str, list[str]] = {
+            "domain": [f"<bdi>{escape(name)}</bdi>" for name in names],
+            "attention": [_bar(row, theme) for row in table.to_dict("records")],
+            "prompts": [str(count) for count in table["prompts"]],
+            "reads": [_range(*ends) for ends in zip(table["least"], table["most"], strict=True)],
+            "predicted loss": _told(table["loss"], "{:.4f}"),
+            "bound": _told(table["bound"], "{:.4f}"),
+            "δ": _told(table["delta"], "{:.3f}"),
+            "covered": [numbers.share_passed(one) for one in table["coverage"]],
+            "alarms": list(table["alarms"]),
+        }
+        empty = {"–", numbers.NOT_MEASURED}
+        columns = {name: cells for name, cells in columns.items() if set(cells) - empty}
+        st.html(tables.table(list(columns), list(zip(*columns.values(), strict=True))))
         devices = ", ".join(
             f"{numbers.device(d)} {t}" for d, t in shown[["device", "dtype"]].drop_duplicates().to_numpy()
         )
@@ -314,6 +300,10 @@ def _figures(mine: pd.DataFrame) -> dict[str, Any]:
         "coverage": mine["coverage"].astype(float).min(),
         "alarms": f"{int(rang.sum())} of {judged}" if judged else "–",
     }
+
+
+def _told(values: pd.Series, form: str) -> list[str]:
+    return ["–" if numbers.is_missing(value) else form.format(value) for value in values]
 
 
 def _range(least: float, most: float) -> str:

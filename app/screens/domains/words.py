@@ -21,7 +21,7 @@ PART_NAMES = {
     "slash": "diagonals",
     "scattered": "scattered keys",
 }
-_FEWEST = 3  # heads, to say what they have in common
+_FEWEST, _LEAST_SHIFT = 3, 0.03  # heads, and a share of their attention, to say what they have in common
 
 
 def parts_text(row: Mapping[Any, Any]) -> str:
@@ -34,29 +34,32 @@ def parts_text(row: Mapping[Any, Any]) -> str:
     return ", ".join(known)
 
 
-def sentence(found: Finding, rows: pd.DataFrame, by_domain: pd.DataFrame, one: str, other: str) -> str:
+def sentence(
+    found: Finding, rows: pd.DataFrame, by_domain: pd.DataFrame, area: pd.Series, one: str, other: str
+) -> str:
     """HTML: how many heads read how much more where, and what most of their attention does. rows: domains.changes;
-    by_domain: heads.by_domain."""
+    by_domain: heads.by_domain; area: of the runs, by domain."""
     one_, other_ = (f"<b>{escape(name)}</b>" for name in (one, other))
     (most, more_in, less_in), (least, _, _) = sorted(
         ((found.more_in_one, one, other), (found.more_in_other, other, one)), reverse=True
     )
+    more_, less_ = (f"<b>{escape(name)}</b>" for name in (more_in, less_in))
+    verb = "reads" if most == 1 else "read"
     if not most:
-        told = f"No head of {found.heads} reads half as much again in one of {one_} and {other_} as in the other."
+        how = "by half as much again" if found.chance is None else "beyond the spread of their prompts"
+        told = f"None of {found.heads} heads differs between {one_} and {other_} {how}."
+    elif found.chance is None:
+        told = f"{most} of {found.heads} heads {verb} at least half as much again in {more_} as in {less_}, "
+        told += f"{least or 'none'} the other way."
     else:
-        verb = "reads" if most == 1 else "read"
-        told = (
-            f"{most} of {found.heads} heads {verb} at least half as much again in <b>{escape(more_in)}</b> as in "
-            f"<b>{escape(less_in)}</b>, {least or 'none'} the other way."
-        )
-        which = "one" if more_in == one else "other"
-        picked = rows[rows["more"] == which]
-        if len(picked) >= _FEWEST:
-            told += _moved(picked, by_domain, more_in, less_in)
-    means = by_domain.groupby("domain")["density"].mean()
+        told = f"{most} of {found.heads} heads {verb} more in {more_} than in {less_}, {least or 'none'} the other "
+        told += "way: more than prompts of one domain differ."
+    picked = rows[rows["more"] == ("one" if more_in == one else "other")]
+    if len(picked) >= _FEWEST:
+        told += _moved(picked, by_domain, more_in, less_in)
     told += (
-        f" On average {one_} reads {numbers.share(means[one])} of the causal area, {other_} "
-        f"{numbers.share(means[other])}."
+        f" On average {one_} reads {numbers.share(area[one])} of the causal area, {other_} "
+        f"{numbers.share(area[other])}."
     )
     return told
 
@@ -69,6 +72,8 @@ def _moved(picked: pd.DataFrame, by_domain: pd.DataFrame, more_in: str, less_in:
     if here.isna().any() or there.isna().any():
         return ""
     part = (here - there).idxmax()
+    if here[part] - there[part] < _LEAST_SHIFT:
+        return ""
     return (
         f" These {len(picked)} heads have {numbers.share(here[part], 0)} of their attention on {PART_NAMES[part]} in "
         f"{escape(more_in)}, {numbers.share(there[part], 0)} in {escape(less_in)}."
@@ -83,13 +88,10 @@ def caveat(found: Finding, prompts: Mapping[str, int], one: str, other: str) -> 
             f"Prompts: {counts}. One prompt a domain is an anecdote: two prompts of one domain may differ as much. Add "
             "prompts below to see whether it is the domain."
         )
-    within = ""
-    if found.within:
-        what = "differs" if found.within == 1 else "differ"
-        within = f" {found.within} more {what} so by the means, but no more than prompts of one domain do: not counted."
+    would = numbers.several(round(found.chance), "head")
     return (
-        f"Prompts: {counts}. Counted are heads whose difference exceeds the spread between prompts of one domain."
-        f"{within} With the prompts exchanged at random, {found.chance:.0f} heads would be counted."
+        f"Prompts: {counts}. The other heads differ no more than prompts of one domain do. With the prompts exchanged "
+        f"between the domains at random, {would} would be counted."
     )
 
 

@@ -62,33 +62,36 @@ def heads(densities):
     return pd.DataFrame(rows, columns=["run_id", "domain", "layer", "head", "density"])
 
 
-def test_heads_are_sorted_by_change_and_those_within_the_spread_come_last_and_are_not_counted():
-    #         half as much again, beyond / twice, but within / less, beyond / the same
-    rows = heads({"prose": [[0.20, 0.1, 0.4, 0.3], [0.20, 0.5, 0.4, 0.3]], "code": [[0.32, 0.6, 0.2, 0.3]]})
+def test_heads_that_differ_come_first_and_those_within_the_spread_are_not_counted():
+    #                      more, twice but within, less, the same, more by next to nothing
+    rows = heads(
+        {
+            "prose": [[0.20, 0.1, 0.4, 0.3, 0.2], [0.20, 0.5, 0.4, 0.3, 0.2]],
+            "code": [[0.32, 0.6, 0.2, 0.3, 0.209]],
+        }
+    )
     found = domains.changes(rows, "prose", "code")
-    assert found["head"].tolist() == [2, 0, 1, 3]
-    assert found["more"].tolist() == ["one", "other", "", ""]
-    assert found["difference"].tolist() == pytest.approx([-0.2, 0.12, 0.3, 0.0])
-    assert found["spread"].tolist() == pytest.approx([0, 0, 0.4, 0])
+    assert found["head"].tolist() == [2, 0, 1, 4, 3]
+    assert found["more"].tolist() == ["one", "other", "", "", ""]
+    assert found["difference"].tolist() == pytest.approx([-0.2, 0.12, 0.3, 0.009, 0.0])
+    assert found["spread"].tolist() == pytest.approx([0, 0, 0.4, 0, 0])
     said = domains.finding(rows, "prose", "code")
-    assert (said.heads, said.more_in_one, said.more_in_other, said.within) == (4, 1, 1, 1)
-    back = domains.finding(rows, "code", "prose")
-    assert (back.more_in_one, back.more_in_other) == (1, 1)
+    assert (said.heads, said.more_in_one, said.more_in_other) == (5, 1, 1)
+    assert domains.changes(rows, "code", "prose")["more"].tolist() == ["other", "one", "", "", ""]
 
 
-def test_of_one_prompt_a_domain_the_spread_is_not_known():
-    rows = heads({"prose": [[0.1, 0.2]], "code": [[0.2, 0.21]]})
-    found = domains.changes(rows, "prose", "code")
-    assert found["beyond"].all() and found["spread"].isna().all()
-    assert domains.finding(rows, "prose", "code") == domains.Finding(2, 0, 1, 0, None)
+def test_of_one_prompt_a_domain_the_spread_is_not_known_and_half_as_much_again_counts():
+    rows = heads({"prose": [[0.1, 0.2]], "code": [[0.16, 0.21]]})
+    assert domains.changes(rows, "prose", "code")["spread"].isna().all()
+    assert domains.finding(rows, "prose", "code") == domains.Finding(2, 0, 1, None)
 
 
-def test_chance_finds_hardly_any_head_where_the_domains_are_alike_and_counts_as_many_as_are_found():
+def test_chance_counts_as_many_as_are_found_where_the_domains_are_alike():
     random = np.random.default_rng(1)
     alike = {name: random.uniform(0.1, 0.5, (3, 400)).tolist() for name in ("prose", "code")}
     said = domains.finding(heads(alike), "prose", "code")
     found = said.more_in_one + said.more_in_other
-    assert said.chance is not None and abs(found - said.chance) < 12 and found < 40
+    assert said.chance is not None and abs(found - said.chance) < 20 and found < 60
     apart = {name: random.uniform(low, low + 0.01, (3, 400)) for name, low in (("prose", 0.1), ("code", 0.3))}
     said = domains.finding(heads(apart), "prose", "code")
     assert said.more_in_other == 400 and said.chance == 0
