@@ -125,7 +125,7 @@ def test_every_chart_can_be_saved(address, context, page):
         page.locator(".st-key-picture-probe .png").click()
     saved = Path(waiting.value.path()).read_bytes()
     assert saved.startswith(b"\x89PNG") and len(saved) > 5_000
-    for path in (f"trust?run={RUN}", "domains"):
+    for path in (f"trust?run={RUN}", f"compare?runs={RUN},77771c20aaaa5679"):
         page.goto(f"{address}/{path}")
         page.locator(".rs-plot svg").first.wait_for()
         still(page)

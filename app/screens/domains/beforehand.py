@@ -142,7 +142,7 @@ def calibrations_card(store: OwnerView) -> None:
         rows = pd.DataFrame([{**_row(one), "alarms": _alarms(runs, one.name)} for one in found])
         picked = [place for place, one in enumerate(found) if one.name in wanted]
         lines = [[escape(cell) for cell in line] for line in rows.astype(str).itertuples(index=False)]
-        st.html(tables.table([escape(name) for name in rows], lines, (0, 1, 2, 7), picked))
+        st.html(tables.table([escape(name) for name in rows], lines, (0, 1, 2, 8), picked))
         exports.chart_foot(
             "calibrations",
             f"δ: at q = {_CONFIDENCE:g}, over lengths; infinite: too few windows · R²: of the error predictor · "

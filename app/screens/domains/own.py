@@ -66,26 +66,20 @@ def request(model: str, like: pd.Series | None, domain: str, label: str) -> RunR
     return made
 
 
-def progress(opened: Access) -> None:
-    """How far texts are that were queued together, drawn again while one of them waits or runs."""
-    if active := _active(opened):
-        boundary.timed(_lines, _EVERY_S)(active)
-
-
 def _active(opened: Access) -> list[str]:
+    """Texts that were queued together, while one of them waits or runs."""
     named = [job.sweep for job in opened.queue.jobs(("queued", "running")) if job.sweep is not None]
     sweeps = set(opened.queue.sweeps())
     return [one for one in dict.fromkeys(named) if one not in sweeps]
 
 
-def _lines(active: list[str]) -> None:
+def _progress(active: list[str]) -> None:
     opened = access()
     opened.queue.requeue_lost()
     opened.look_into_spool()
-    with elements.card("progress"):
-        jobs_view.worker_note(opened.queue)
-        for one in active:
-            jobs_view.sweep_line(opened.queue, opened.queue.sweep(one), link=False)
+    jobs_view.worker_note(opened.queue)
+    for one in active:
+        jobs_view.sweep_line(opened.queue, opened.queue.sweep(one), link=False)
     if _active(opened) != active:
         st.rerun()
 
@@ -148,6 +142,10 @@ def card(opened: Access, like: pd.Series | None) -> None:
         label = f"Run {numbers.several(len(texts), 'text')}" if texts else "Run them"
         if st.button(label, type="primary", disabled=not ready, key="own-run"):
             _submit(opened, models[name], like, texts, int(tokens))
+        if short := st.session_state.pop("domains-short", 0):
+            states.note(f"{numbers.several(short, 'text')} left out: too short for that many tokens.")
+        if active := _active(opened):
+            boundary.timed(_progress, _EVERY_S)(active)
 
 
 def read(files: Sequence[tuple[str, bytes]]) -> tuple[list[Text], list[str]]:
@@ -193,5 +191,5 @@ def _submit(opened: Access, model: str, like: pd.Series | None, texts: Sequence[
     except RouteSparseError as error:
         states.field_error(f"{error}. Nothing was queued; what you entered is still here.")
         return
-    st.session_state["domains-queued"] = len(texts) - len(asked)
+    st.session_state["domains-short"] = len(texts) - len(asked)
     st.rerun()

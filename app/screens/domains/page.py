@@ -26,9 +26,6 @@ def render() -> None:
     opened = access()
     store = opened.store
     st.html('<div class="rs-title">Domains</div>')
-    own.progress(opened)
-    if short := st.session_state.pop("domains-queued", 0):
-        states.note(f"{numbers.several(short, 'text')} left out: too short for that many tokens.")
     runs = domain_queries.runs(store)
     sets = [one for one in domains.comparable(runs.dropna(subset="domain")) if one["domain"].nunique() > 1]
     shown = _chosen(store, sets)
