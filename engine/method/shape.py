@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 PARTS = ("sink", "local", "vertical", "slash", "scattered")
-KINDS = ("local", "vertical", "slash", "scattered", "dense")  # sink and local, the A-shape, count together
+KINDS = (*PARTS, "dense")
 _STANDS_OUT = 2.0  # times an even share
 _FEWEST_ROWS = 5  # that a column or distance is judged by
 _UNITS_AT_ONCE = 64
@@ -71,7 +71,4 @@ def kind(parts: np.ndarray, dense: bool) -> str | None:
     """The dominant shape of a head, one of KINDS; None where it was not measured. dense: it ran dense and reads all."""
     if dense:
         return "dense"
-    if not np.isfinite(parts).all():
-        return None
-    together = [parts[0] + parts[1], *parts[2:]]
-    return KINDS[int(np.argmax(together))]
+    return PARTS[int(np.argmax(parts))] if np.isfinite(parts).all() else None

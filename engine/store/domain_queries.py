@@ -14,12 +14,12 @@ from routesparse.engine.errors import InputError
 from routesparse.engine.store import queries, thumbnail
 from routesparse.engine.store.owner_view import OwnerView
 
-_PICTURE = ("layer", "head", "batch_index", "rows", "columns", "pool", "scale", "positions", "mass")
+_PICTURE = ("layer", "head", "batch_index", "rows", "columns", "pool", "scale", "positions", "kinds", "mass")
 
 
 @dataclass(frozen=True)
 class Picture:
-    """Block mass of one unit's probe rows, float32 [rows, columns]; ``pool`` KV blocks a column, by maximum."""
+    """Block mass of one unit's routing rows, float32 [rows, columns]; ``pool`` KV blocks a column, by maximum."""
 
     layer: int
     head: int
@@ -69,19 +69,16 @@ def pictures(store: OwnerView, run_id: str) -> list[Picture]:
     place = store.bundle(run_id)
     if place is None:
         return []
+    found = []
     try:
-        return [
-            Picture(
-                row["layer"],
-                row["head"],
-                thumbnail.full_mass(row["mass"], row["rows"], row["columns"], row["scale"]),
-                np.frombuffer(row["positions"], "<i4"),
-                row["pool"],
-            )
-            for row in pq.read_table(place / "probe.parquet", columns=list(_PICTURE)).to_pylist()
-        ]
+        for row in pq.read_table(place / "probe.parquet", columns=list(_PICTURE)).to_pylist():
+            mass = thumbnail.full_mass(row["mass"], row["rows"], row["columns"], row["scale"])
+            routing = np.frombuffer(row["kinds"], np.uint8) == thumbnail.KINDS.index("routing")
+            positions = np.frombuffer(row["positions"], "<i4")
+            found.append(Picture(row["layer"], row["head"], mass[routing], positions[routing], row["pool"]))
     # ValueError: bytes of another number than the shape says, in a file changed since it was taken in.
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(
             f"the probe of run {run_id} can't be read ({type(error).__name__}); copy the bundle again"
         ) from error
+    return found

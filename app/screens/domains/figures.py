@@ -13,23 +13,19 @@ from routesparse.app.ui import design, grid, numbers, plot
 from routesparse.engine.calibration.fitted import DEFAULT_LOSS, Fitted
 
 _ROW_PX = 15
-# Of sink, local, vertical, slash, scattered; the order tells them apart too.
-_PARTS = {
-    "light": ("#7d8794", "#c5cfdc", "#1f5fbf", "#c07400", "#12876a"),
-    "dark": ("#939dab", "#46525f", "#6aa5ee", "#e9a23b", "#3fb593"),
-}
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "hexagon", "circle")
 LENSES = {"shape": "What heads read", "density": "How much", "loss_nats": "Predicted loss"}
 
 
 def part_colors(theme: design.Theme) -> dict[str, str]:
     """The colour of each share of a head's attention."""
-    return dict(zip(PARTS, _PARTS[theme.name], strict=True))
+    return dict(zip(PARTS, theme.shapes, strict=True))
 
 
 def heads_of(rows: pd.DataFrame, lens: str, largest: float, theme: design.Theme) -> dict[str, Any]:
-    """One domain's heads, a cell each. rows: heads.by_domain of it; largest: of the lens over all domains, of "shape"
-    the density: widths are shares of a head's attention, the height the root of its density. Others: one colour.
+    """One domain's heads, a cell each. rows: heads.by_domain of it; largest: of the lens over all domains.
+
+    Lens "shape": widths are shares of a head's attention, the height design.strength of its density.
     """
     rows = rows.reset_index(drop=True)
     layers, columns = int(rows["layer"].max()) + 1, int(rows["head"].max()) + 1
@@ -38,7 +34,7 @@ def heads_of(rows: pd.DataFrame, lens: str, largest: float, theme: design.Theme)
     known = rows[PARTS[0]].notna()
     if lens == "shape":
         edges = rows[PARTS].fillna(0).cumsum(axis=1).clip(upper=1) * 0.92
-        top = bottom - 0.9 * np.sqrt(rows["density"].astype(float) / largest)
+        top = bottom - 0.9 * rows["density"].map(design.strength)
         before = left
         for part, color in part_colors(theme).items():
             after = left + edges[part]

@@ -135,10 +135,10 @@ def _multiples(
     split = means["loss_nats"].notna().any()
     lenses = {name: label for name, label in figures.LENSES.items() if split or name != "loss_nats"}
     lens = switch.chosen("lens", lenses)
-    with elements.card("multiples", "Every head, by domain"):
+    with elements.card("multiples", "Every head, by domain", "shape"):
         switch.buttons("lens", lenses, lens)
         st.html(_legend(lens, means, theme))
-        largest = float(means["density" if lens == "shape" else lens].max())
+        largest = 1.0 if lens == "shape" else float(means[lens].max())
         for column, name in zip(st.columns(len(names), gap="small"), names, strict=True):
             with column:
                 mine = means[means["domain"] == name]
@@ -149,7 +149,7 @@ def _multiples(
                     _open(store, shown, name, picked[0], picked[1])
         exports.chart_foot(
             "heads-by-domain",
-            f"means over prompts · click a cell for its head · shapes: of probe rows, cells of a {heads.CELLS}th of "
+            f"means over prompts · click a cell for its head · shapes: of routing rows, cells of a {heads.CELLS}th of "
             "the prompt or more · source: head_choice, probe",
             means,
             "multiples",
@@ -160,13 +160,10 @@ def _legend(lens: str, means: pd.DataFrame, theme: design.Theme) -> str:
     if lens == "shape":
         colors = figures.part_colors(theme)
         marks = "".join(
-            f'<span><i style="background:{colors[part]}"></i>{name}</span>'
-            for part, name in words.PART_NAMES.items()
+            f'<span><i style="background:{colors[part]}"></i>{part}</span>' for part in heads.PARTS
         )
-        return (
-            f'<div class="rs-legend">{marks}<span>width: share of a head’s attention; height: how much it reads</span>'
-            "</div>"
-        )
+        told = "width: share of a head’s attention; height: how much it reads, log scale"
+        return f'<div class="rs-legend">{marks}<span>{told}</span></div>'
     bar = f"width:110px;margin:0;background:linear-gradient(90deg,{', '.join(theme.scale)})"
     most = float(means[lens].max())
     top = numbers.share(most, 0) if lens == "density" else f"{1000 * most:.2f} thousandths of a nat"

@@ -15,22 +15,20 @@ from routesparse.engine.stats.domains import Finding
 
 # Of method/shape.py, as a sentence names them.
 PART_NAMES = {
-    "sink": "the first keys",
-    "local": "nearby keys",
-    "vertical": "columns",
-    "slash": "diagonals",
+    "sink": "the first keys (sink)",
+    "local": "nearby keys (local)",
+    "vertical": "columns (vertical)",
+    "slash": "diagonals (slash)",
     "scattered": "scattered keys",
 }
 _FEWEST, _LEAST_SHIFT = 3, 0.03  # heads, and a share of their attention, to say what they have in common
 
 
 def parts_text(row: Mapping[Any, Any]) -> str:
-    """The shares of a head's attention: "the first keys 12 %, nearby keys 60 %, …"; those below 1 % left out."""
+    """The shares of a head's attention: "sink 12 %, local 60 %, …"; those below 1 % left out."""
     if numbers.is_missing(row["sink"]):
-        return "shape not known"
-    known = [
-        f"{name} {numbers.share(row[part], 0)}" for part, name in PART_NAMES.items() if row[part] >= 0.01
-    ]
+        return "shape not measured"
+    known = [f"{part} {numbers.share(row[part], 0)}" for part in PART_NAMES if row[part] >= 0.01]
     return ", ".join(known)
 
 
