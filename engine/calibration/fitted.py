@@ -126,12 +126,6 @@ class Fitted:
         """By which a replay is multiplied."""
         return self.predicted(1.0, kind, 0.5).nats
 
-    @property
-    def windows_each(self) -> str:
-        """How many windows each kind of text has: "24", or "20 to 24"."""
-        counts = sorted({len(self.of(kind)) for kind in self.domains})
-        return " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
-
     def held(self, fitted_on: str, used_on: str, confidence: float) -> float | None:
         """The share of a kind's windows, over all prices, whose true loss lies within the bound by another kind's."""
         bound = self.predicted(1.0, fitted_on, confidence).bound

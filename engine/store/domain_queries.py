@@ -44,12 +44,11 @@ def runs(store: OwnerView) -> pd.DataFrame:
 
 
 def heads(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
-    """A row a run and head: ``density``, the mean over its segments by their causal area; ``dense``: all of them ran
-    dense; ``loss_nats``: the run's predicted loss that is due to it (NULL: not split, the model is not fitted);
-    ``local_band``: the share of its attention there."""
+    """A row a run and head: ``density``, the mean over its segments by their causal area; ``loss_nats``: its part of
+    the run's predicted loss (NULL: not split, the model is not fitted); ``local_band``: its attention there."""
     found = store.frame(
         """
-        SELECT run_id, domain, layer, head, bool_and(pattern = 'dense') AS dense, sum(c.loss_nats) AS loss_nats,
+        SELECT run_id, domain, layer, head, sum(c.loss_nats) AS loss_nats,
                avg(local_band) AS local_band,
                sum(c.density * c.tokens * (first_token + c.tokens / 2.0))
                / sum(c.tokens * (first_token + c.tokens / 2.0)) AS density

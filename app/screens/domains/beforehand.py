@@ -62,7 +62,7 @@ def loss_card(fit: Fitted | None, model: str, revision: str) -> None:
         )
         exports.chart_foot(
             "loss-by-price",
-            f"measured KL, mean over {fit.windows_each} windows of {fit.tokens:,} tokens a domain · "
+            f"measured KL, mean over windows of {fit.tokens:,} tokens, {len(fit.windows)} in all · "
             f"{numbers.device(fit.device)}, {fit.dtype} · source: fit {fit.name}{other}",
             rows,
             "curves",

@@ -48,13 +48,8 @@ def _shares(pictures: list[Picture], pool: int, block: int) -> pd.DataFrame:
 
 
 def by_domain(heads: pd.DataFrame) -> pd.DataFrame:
-    """A row a domain and head: means over the prompts, and the dominant ``kind`` (None: not known)."""
-    columns = ["density", "loss_nats", *PARTS]
-    found = heads.groupby(["domain", "layer", "head"], as_index=False).agg(
-        dense=("dense", "all"), prompts=("run_id", "nunique"), **{name: (name, "mean") for name in columns}
+    """A row a domain and head: means over the prompts."""
+    means = {name: (name, "mean") for name in ("density", "loss_nats", *PARTS)}
+    return heads.groupby(["domain", "layer", "head"], as_index=False).agg(
+        prompts=("run_id", "nunique"), **means
     )
-    kinds = [
-        shape.kind(parts, dense)
-        for parts, dense in zip(found[PARTS].to_numpy(float), found["dense"], strict=True)
-    ]
-    return found.assign(kind=kinds)

@@ -88,8 +88,8 @@ def caveat(found: Finding, prompts: Mapping[str, int], one: str, other: str) -> 
         )
     would = numbers.several(round(found.chance), "head")
     return (
-        f"Prompts: {counts}. The other heads differ no more than prompts of one domain do. With the prompts exchanged "
-        f"between the domains at random, {would} would be counted."
+        f"Prompts: {counts}. The others differ no more than prompts of one domain, or by less than a point. With the "
+        f"prompts exchanged between the domains at random, {would} would be counted."
     )
 
 
