@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from html import escape
 from typing import Any
 
@@ -143,7 +144,8 @@ def _multiples(
             with column:
                 mine = means[means["domain"] == name]
                 st.html(f'<div class="rs-h"><bdi>{escape(name)}</bdi></div>')
-                drawn = figures.heads_of(mine, lens, largest, theme)
+                make = partial(figures.heads_of, mine, lens, largest, theme)
+                drawn = store.made("domain-heads", [name, lens, theme.name], make, of=list(shown["run_id"]))
                 picked = plot.show(drawn, f"heads-{names.index(name)}", f"Heads on {name}", picks=True)
                 if picked is not None:
                     _open(store, shown, name, picked[0], picked[1])
