@@ -8,8 +8,8 @@ from pathlib import Path
 import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 
-from routesparse.app.screens.calibration import page as calibration
 from routesparse.app.screens.compare import page as compare
+from routesparse.app.screens.domains import page as domains
 from routesparse.app.screens.fleet import page as fleet
 from routesparse.app.screens.models import page as models
 from routesparse.app.screens.new_run import page as new_run
@@ -68,13 +68,13 @@ def _menu(opened: Access | None) -> StreamlitPage:
     served = opened is not None and fleet_queries.recorded_days(opened.store) is not None
     pages = {
         "runs": st.Page(runs.render, title="Runs", default=True),
+        "domains": st.Page(domains.render, title="Domains", url_path="domains"),
         "new": st.Page(new_run.render, title="New run", url_path="new"),
         "models": st.Page(models.render, title="Models", url_path="models"),
         "map": st.Page(routing_map.render, title="Routing map", url_path="map"),
         "text": st.Page(text.render, title="Text", url_path="text"),
         "trust": st.Page(trust.render, title="Trust", url_path="trust"),
         "compare": st.Page(compare.render, title="Compare", url_path="compare"),
-        "calibration": st.Page(calibration.render, title="Calibration", url_path="calibration"),
         "results": st.Page(results.render, title="Results", url_path="results"),
         "fleet": st.Page(
             fleet.render, title="Fleet", url_path="fleet", visibility="visible" if served else "hidden"
@@ -83,9 +83,9 @@ def _menu(opened: Access | None) -> StreamlitPage:
     }
     st.session_state["pages"] = pages
     groups: Mapping[str, Sequence[str]] = {
-        "Analyse": ["runs", "new", "models", *(["fleet"] if served else [])],
+        "Analyse": ["runs", "domains", "new", "models", *(["fleet"] if served else [])],
         "Run": ["map", "text", "trust"],
-        "Evidence": ["compare", "calibration", "results"],
+        "Evidence": ["compare", "results"],
         "Help": ["terms"],
     }
     # Streamlit's own menu, flat, with the headings drawn before their first page: its sections break the list that
@@ -102,6 +102,7 @@ def _menu(opened: Access | None) -> StreamlitPage:
             (routing_map, "Routing map", ("head",)),
             (trust, "Trust", ("audit", "fallbacks", "certificate")),
             (compare, "Compare", ("sweep",)),
+            (domains, "Domains", ("calibration",)),
         )
         for path in paths
     ]

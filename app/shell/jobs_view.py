@@ -102,8 +102,9 @@ def changing(opened: Access, job: Job) -> bool:
 
 
 def sweep_line(queue: JobQueue, jobs: list[Job], link: bool = True) -> None:
-    """A sweep as one line: how many of its settings are done, and a button that cancels the others. jobs: all of one
-    sweep, oldest first."""
+    """A sweep, or the texts of domains, as one line: how many are done, and a button that cancels the others. jobs:
+    all of one sweep, oldest first."""
+    texts = len({job.prompt_sha256 for job in jobs}) > 1
     latest = sweep.newest(jobs)
     states_of = [job.state for job in latest]
     parts = [f"{states_of.count('done')} of {len(latest)} done"]
@@ -118,7 +119,8 @@ def sweep_line(queue: JobQueue, jobs: list[Job], link: bool = True) -> None:
     ):
         style = ' class="rs-warn"' if "failed" in states_of else ""
         st.html(
-            f"<div><b>{escape(jobs[0].label)}</b> <span{style}>· sweep, {escape(', '.join(parts))}</span> "
+            f"<div><b>{f'{len(latest)} texts' if texts else escape(jobs[0].label)}</b> "
+            f"<span{style}>· {'domains' if texts else 'sweep'}, {escape(', '.join(parts))}</span> "
             f'<span class="rs-note">· {minute(jobs[0].created_at)}</span></div>',
             width="stretch",
         )
@@ -131,7 +133,9 @@ def sweep_line(queue: JobQueue, jobs: list[Job], link: bool = True) -> None:
                 args=(queue, sweep_id),
                 help="What waits ends at once, what runs after the layer that it is in; finished settings stay",
             )
-        if link:
+        if link and texts:
+            navigate.link("Open domains", "domains")
+        elif link:
             navigate.link("Open sweep", "compare", sweep=sweep_id)
     for line in st.session_state.pop(f"problems-{sweep_id}", []):
         states.field_error(line)

@@ -245,7 +245,7 @@ def _said(one: Calibration) -> str:
 
 @cache
 def _calibration(file: Path, changed_ns: int) -> Calibration | None:
-    """changed_ns is part of the key; None where it can't be read, which the Calibration page explains."""
+    """changed_ns is part of the key; None where it can't be read, which the page Domains explains."""
     try:
         return load_calibration(str(file))
     except InputError:

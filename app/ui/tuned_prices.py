@@ -1,4 +1,4 @@
-"""What quality targets choose: the card of tuned prices, on the page Calibration."""
+"""What quality targets choose: the card of tuned prices, on the page Domains."""
 
 from __future__ import annotations
 

@@ -128,6 +128,13 @@ class Fitted:
         """By which a replay is multiplied."""
         return self.predicted(1.0, kind, 0.5).nats
 
+    def held(self, fitted_on: str, used_on: str, confidence: float) -> float | None:
+        """The share of a kind's windows, over all prices, whose true loss lies within the bound by another kind's."""
+        bound = self.predicted(1.0, fitted_on, confidence).bound
+        if bound is None:
+            return None
+        return float(np.mean([one.log_ratios() <= math.log(bound) + 1e-12 for one in self.of(used_on)]))
+
     def summary(self) -> list[dict[str, Any]]:
         """A row for each kind of text, then for all together; the bound is at .95, of one replayed nat."""
         return [

@@ -32,6 +32,7 @@ class Theme:
     hues: tuple[str, str]
     scale: tuple[str, str, str]  # sequential metric: low, middle, high
     levels: Mapping[Level, str]  # of verdicts, as text on the panel
+    shapes: tuple[str, str, str, str, str]  # in the order of method/shape.py's PARTS
 
     def pattern(self, pattern: str) -> str:
         """A pattern's colour at full strength; grey for one that this version does not know."""
@@ -50,6 +51,7 @@ LIGHT = Theme(
     hues=("#82406f", "#12876a"),
     scale=("#eef3fa", "#7fa8dc", "#143f82"),
     levels=MappingProxyType({"red": "#b3261e", "amber": "#8a5a00", "grey": "#59626c", "green": "#1b6e3c"}),
+    shapes=("#8a94a6", "#b9c2d4", "#2f6ac4", "#dd9a2c", "#159a70"),
 )
 DARK = Theme(
     name="dark",
@@ -63,7 +65,12 @@ DARK = Theme(
     hues=("#c98abb", "#3fb593"),
     scale=("#23303f", "#3f74b5", "#b9d6fb"),
     levels=MappingProxyType({"red": "#ff8a80", "amber": "#e9b44c", "grey": "#a3adb7", "green": "#6fcf97"}),
+    shapes=("#8c96a8", "#56606f", "#5b93e6", "#e0a54a", "#35b389"),
 )
+
+
+# Letters of method/shape.py's KINDS; a slash begins like a sink.
+SHAPE_LETTERS = {"sink": "K", "local": "L", "vertical": "V", "slash": "S", "scattered": "X", "dense": "D"}
 
 
 def letter(pattern: str) -> str:

@@ -74,7 +74,16 @@ class OwnerJobs:
         When this returns, the job survives a power cut. Errors: PromptError (empty, binary, not UTF-8), ConfigError,
         QueueBusyError, StoreError; nothing is queued then. QueueUncertainError: it may be.
         """
-        return self._insert((request,), content, None)[0]
+        return self._insert((request,), [content], None)[0]
+
+    def submit_texts(self, requests: Sequence[RunRequest], contents: Sequence[bytes | str]) -> str:
+        """Queue one analysis for each text, all or none, in this order; the id that they share, as a sweep's jobs do.
+
+        Errors: those of ``submit``.
+        """
+        texts_id = secrets.token_hex(8)
+        self._insert(requests, contents, texts_id)
+        return texts_id
 
     def submit_sweep(self, requests: Sequence[RunRequest], content: bytes | str) -> str:
         """Queue one prompt under several settings, all or none, in this order; the sweep's id.
@@ -85,22 +94,25 @@ class OwnerJobs:
         if len(set(requests)) < len(requests):
             raise ConfigError("two settings of the sweep are the same; leave one out")
         sweep_id = secrets.token_hex(8)
-        self._insert(requests, content, sweep_id)
+        self._insert(requests, [content] * len(requests), sweep_id)
         return sweep_id
 
-    def _insert(self, requests: Sequence[Request], content: bytes | str, sweep_id: str | None) -> list[str]:
-        raw = content.encode() if isinstance(content, str) else content
-        requests[0].check_content(raw)
-        digest = hashlib.sha256(raw).hexdigest()
+    def _insert(
+        self, requests: Sequence[Request], contents: Sequence[bytes | str], sweep_id: str | None
+    ) -> list[str]:
+        raws = [content.encode() if isinstance(content, str) else content for content in contents]
+        for request, raw in zip(requests, raws, strict=True):
+            request.check_content(raw)
         # Every kind is a dataclass, which the base class can't say.
         owned: list[Request] = [replace(one, owner=self.owner) for one in requests]  # type: ignore[type-var]
-        jobs = [(secrets.token_hex(8), request) for request in owned]
+        jobs = [(secrets.token_hex(8), request, raw) for request, raw in zip(owned, raws, strict=True)]
         self.check_place()
         try:
-            for job_id, _ in jobs if raw else ():
-                self.prompts.write(job_id, raw)
+            for job_id, _, raw in jobs:
+                if raw:
+                    self.prompts.write(job_id, raw)
             with self.database.transaction() as connection:
-                for job_id, request in jobs:
+                for job_id, request, raw in jobs:
                     connection.execute(
                         "INSERT INTO job (id, kind, state, label, request_json, prompt_sha256, prompt_bytes, "
                         "keep_text, created_at, owner, sweep) VALUES (?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -109,7 +121,7 @@ class OwnerJobs:
                             request.kind,
                             request.title,
                             request.to_json(),
-                            digest,
+                            hashlib.sha256(raw).hexdigest(),
                             len(raw),
                             int(request.keeps_content),
                             self.database.now(),
@@ -122,10 +134,10 @@ class OwnerJobs:
             if not self._came_through(jobs[0][0]):
                 raise
         except BaseException:
-            for job_id, _ in jobs:
+            for job_id, *_ in jobs:
                 self.prompts.remove(job_id)
             raise
-        return [job_id for job_id, _ in jobs]
+        return [job_id for job_id, *_ in jobs]
 
     def _came_through(self, job_id: str) -> bool:
         """Whether a job that nobody confirmed is seen to be in the queue; False may only mean that it is not yet."""
@@ -143,7 +155,7 @@ class OwnerJobs:
         request = read_request(job.kind, job.request_json)
         self.check_place()
         content = self.prompts.read(job_id) if job.prompt_bytes else b""
-        return self._insert((request,), content, job.sweep)[0]
+        return self._insert((request,), [content], job.sweep)[0]
 
     def job(self, job_id: str) -> Job | None:
         """One job, or None when there is none (any more). Errors: StoreError."""
@@ -161,10 +173,10 @@ class OwnerJobs:
         return self._mine("sweep = ? ORDER BY seq", (sweep_id,))
 
     def sweeps(self, limit: int = 50) -> list[str]:
-        """The ids of sweeps, the newest first. Errors: StoreError."""
+        """The ids of sweeps of one prompt, the newest first. Errors: StoreError."""
         rows = self.database.rows(
             "SELECT sweep FROM job WHERE owner IS ? AND sweep IS NOT NULL "
-            "GROUP BY sweep ORDER BY min(seq) DESC LIMIT ?",
+            "GROUP BY sweep HAVING count(DISTINCT prompt_sha256) = 1 ORDER BY min(seq) DESC LIMIT ?",
             (self.owner, limit),
         )
         return [row["sweep"] for row in rows]

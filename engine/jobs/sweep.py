@@ -44,7 +44,7 @@ def newest(jobs: Sequence[Job]) -> list[Job]:
 
     jobs: all of one sweep, oldest first. No request is read: one of a newer version is unreadable here.
     """
-    return list({job.request_json: job for job in jobs}.values())
+    return list({(job.request_json, job.prompt_sha256): job for job in jobs}.values())
 
 
 def varied_in(settings: Sequence[dict[str, Any]]) -> list[str]:

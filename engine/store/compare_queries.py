@@ -77,10 +77,11 @@ def runs_of(store: OwnerView, sweep_id: str) -> pd.DataFrame:
 
 
 def sweeps(store: OwnerView) -> pd.DataFrame:
-    """The sweeps that have stored runs, the newest first: ``sweep``, ``prompt_name``, ``runs`` (how many)."""
+    """The sweeps of one prompt that are stored, the newest first: ``sweep``, ``prompt_name``, ``runs`` (how many)."""
     return store.frame(
         """
         SELECT sweep, min(prompt_name) AS prompt_name, count(*) AS runs
-        FROM run WHERE sweep IS NOT NULL GROUP BY sweep ORDER BY min(created_at) DESC, sweep
+        FROM run WHERE sweep IS NOT NULL GROUP BY sweep HAVING count(DISTINCT prompt_sha256) = 1
+        ORDER BY min(created_at) DESC, sweep
         """
     )

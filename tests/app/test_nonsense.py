@@ -27,7 +27,7 @@ PAGES = [
     ("trust", {"run": GOOD, "scope": "all", "details": "true"}),
     ("trust", {"run": GOOD, "details": "true"}),
     ("compare", {"runs": GOOD}),
-    ("calibration", {}),
+    ("domains", {"tuned": ""}),
     ("new_run", {}),
     ("compare", {"sweep": ""}),
     ("fleet", {}),

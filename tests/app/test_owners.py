@@ -21,7 +21,7 @@ SWEEP = "5eeb5eeb5eeb5eeb"  # of both: a link to it leads each to their own
 # What is Ann's alone; none of it may reach Bob's browser.
 MARKS = ("anns-ledger", "anns-domain", "anns-profile", "anns-device", "d4e5b678", "tonnage", "anns-job")
 OF_A_RUN = ("routing_map", "text", "trust")
-PAGES = ("runs", "new_run", *OF_A_RUN, "compare", "calibration", "terms")
+PAGES = ("runs", "new_run", *OF_A_RUN, "compare", "domains", "terms")
 
 
 def digest(claims):

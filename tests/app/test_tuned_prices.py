@@ -73,7 +73,7 @@ def prices():
 def test_what_each_target_chooses_and_saves_is_shown(filled, record, open_page, prices):
     prices(make("other-kl", 1.0, model_revision="another"), revision=record.run.model_revision)
     (paths.calibrations() / "tuned" / "broken.json").write_text(json.dumps({"kind": tuned.KIND}))
-    page = open_page("calibration")
+    page = open_page("domains", tuned="1")
     html = page.told
     assert "What a quality target chooses" in html
     row = html.split("prose-kl</td>")[1].split("</tr>")[0]

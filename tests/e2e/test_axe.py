@@ -33,7 +33,7 @@ PAGES = {
     "certificate": "/trust?run=ce47f1ca",
     "compare": f"/compare?runs={RUN},77771c2090e1f006",
     "sweep": f"/compare?sweep={SWEEP}",
-    "calibration": "/calibration?names=prose,code",
+    "domains": "/domains?names=prose,code",
     "results": "/results?set=here-ruler",
     "new": "/new?source=Sample&sample=needles.txt",
     "models": "/models",
@@ -74,6 +74,9 @@ def failed(home):
 def address(serve, factory, home, failed):
     bundle.write_bundle(factory.make_record(RUN, hardness=0.9), home / "spool")
     bundle.write_bundle(factory.make_certificate(layers=8, heads=8), home / "spool")
+    prose = factory.make_record("d0d0d0d090e1f007", hardness=0.7)
+    prose = replace(prose, run=replace(prose.run, domain="prose", prompt_sha256="d" * 64))
+    bundle.write_bundle(prose, home / "spool")
     for request in factory.fleet(2, 20, bad=0):
         bundle.write_bundle(request, home / "spool")
     bundle.write_bundle(factory.make_record("77771c2090e1f006", hardness=0.5, seed=2), home / "spool")

@@ -1,4 +1,4 @@
-"""From page to page in a real browser: runs, map, trust, compare, calibration; links, keys, pictures, widths."""
+"""From page to page in a real browser: runs, map, trust, compare, domains; links, keys, pictures, widths."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from routesparse.engine.jobs.request import RunRequest
 from tests.e2e import serve
 
 WORKER = Path(__file__).resolve().parents[1] / "engine" / "jobs" / "worker_process.py"
-PAGES = ("", "map", "text", "trust", "compare", "calibration", "new")
+PAGES = ("", "map", "text", "trust", "compare", "domains", "new")
 OTHER = "b" * 32
 READERS, JOBS, WORKERS, CANCEL_EVERY = 3, 11, 2, 5
 PATIENCE_S = 120.0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from routesparse.app.screens.models import sources, texts, workers
+from routesparse.app.screens.models import profile, sources, texts, workers
 from routesparse.app.shell import identity, jobs_view, model_checks, navigate
 from routesparse.app.shell.access import Access, access
 from routesparse.app.ui import elements, numbers, states
@@ -51,6 +51,12 @@ def render() -> None:
             workers.card(alive)
         with st.container(border=True, key="card-add", gap="small"):
             sources.card()
+    shown = st.expander(
+        "Latency profiles", expanded="profile" in st.query_params, key="profiles", on_change="rerun"
+    )
+    if shown.open:
+        with shown:
+            profile.cards(opened.store)
 
 
 def _chosen() -> tuple[str, Path]:
@@ -105,7 +111,7 @@ def _checklist(opened: Access, name: str, model: str, checked: model_checks.Chec
         st.code(states.here(fit), language=None, wrap_lines=True)
     if checked.fitting:
         navigate.link(
-            "Show its calibrations", "calibration", names=",".join(one.name for one in checked.fitting[:2])
+            "Show its calibrations", "domains", names=",".join(one.name for one in checked.fitting[:2])
         )
 
 

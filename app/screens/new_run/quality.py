@@ -85,7 +85,7 @@ def tell(offer: Offer, named: str, aim: tuple[float, Aim] | None, price: float) 
 
 
 def _tuned_for(model: str) -> list[TunedPrice]:
-    """The prices that were tuned for this model's weights; a file that can't be read is named on page Calibration."""
+    """The prices that were tuned for this model's weights; a file that can't be read is named on page Domains."""
     found = []
     for name in tuned.known(identity.owner()):
         with contextlib.suppress(CalibrationError, ModelError):

@@ -222,9 +222,9 @@ def _done(opened: Access, job: Job, request: Request) -> None:
     if job.kind != "analyse":
         with st.container(horizontal=True, gap="medium"):
             if job.kind == "profile":
-                navigate.link("Open the profile", "calibration", profile=str(job.result))
+                navigate.link("Open the profile", "models", profile=str(job.result))
             else:
-                navigate.link("Open the calibration", "calibration", names=str(job.result))
+                navigate.link("Open the calibration", "domains", names=str(job.result))
             navigate.link("Back to the model", "models", named=Path(request.model).name.removesuffix(SUFFIX))
     elif job.run_id in opened.store.run_ids():
         verdict_bar.of_run(opened.store, str(job.run_id))

@@ -13,6 +13,12 @@ Of another model: the opening of a text of each domain under the default setting
     python -m routesparse.engine.lab.shipped.samples --model Qwen2.5-Coder-1.5B-Instruct --tokens 32768 --seed 7 \\
         --out data/samples/runs
 
+Or the openings of named documents, several of a domain, so that it can be seen how much the prompts of one domain
+differ. These keep no text, are not audited, and have coarser heatmaps:
+
+    python -m routesparse.engine.lab.shipped.samples --model SmolLM2-135M-Instruct --tokens 4096 \\
+        --out data/samples/runs --documents prose/calibration/16351.txt code/calibration/flask-002.txt ...
+
 ``--prompts`` makes the prompt files first: the opening of a prose document and of a code document of the data
 folder's test split, and needles among needles (niah_multikey_2), which needs no text at all.
 """
@@ -44,6 +50,7 @@ CALIBRATIONS = {"prose": "prose", "code": "prose"}
 POLICIES: dict[str, Policy] = {"needles": "certified"}  # of prompts that don't take the default
 MOST_CHARACTERS_PER_TOKEN = 8
 PROBE_BYTES = 3_000_000  # of a sample's heatmaps before compression: a clone should stay small
+MANY_PROBE_BYTES = 450_000  # where there are several samples of a domain
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -52,6 +59,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--tokens", type=int, default=16_384, help="of a prompt, at most")
     parser.add_argument("--prompts", action="store_true", help="make the prompt files first")
     parser.add_argument("--prompts-folder", type=Path, default=PROMPTS)
+    parser.add_argument(
+        "--documents", nargs="+", default=[], help="of the data folder; each begins with its domain"
+    )
     arguments = parser.parse_args(argv)
     loaded = load_model(arguments.model)
     if arguments.prompts:
@@ -111,28 +121,31 @@ def analyse(loaded: LoadedModel, arguments: argparse.Namespace) -> list[RunRecor
 
 
 def plain(loaded: LoadedModel, arguments: argparse.Namespace) -> list[RunRecord]:
-    """A record for each domain, of its first ``--tokens`` tokens, under the default settings."""
+    """Records of the first ``--tokens`` tokens of a text of each domain, or of each of ``--documents``, under the
+    default settings."""
+    sources = [(domain, source) for domain, source in (SOURCES | OTHERS).items()]
+    named = bool(arguments.documents)
+    if named:
+        sources = [(Path(document).parts[0], document) for document in arguments.documents]
+    measured = {"audit": "rows", "measure_dense": True, "probe_bytes": PROBE_BYTES // 2}
+    if named:
+        measured |= {"audit": "none", "keep_text": False, "probe_bytes": MANY_PROBE_BYTES}
+    config = RouterConfig(
+        seed=arguments.seed, break_even_tokens=0, segment_tokens=default_segment(loaded.on_gpu)
+    )
     records: list[RunRecord] = []
-    for domain, source in (SOURCES | OTHERS).items():
+    for domain, source in sources:
         path = arguments.data / source
-        files = (
-            sorted(path.iterdir())
-            if path.is_dir()
-            else [path, *sorted(path.parent.glob(f"{path.stem[:4]}*"))]
-        )
+        files = [path] if named else [path, *sorted(path.parent.glob(f"{path.stem[:4]}*"))]
+        files = sorted(path.iterdir()) if path.is_dir() else files
         text = "\n\n".join(file.read_text(errors="replace") for file in files)
         text = _cut(loaded, text[: MOST_CHARACTERS_PER_TOKEN * arguments.tokens], arguments.tokens - 1)
-        named = PromptText(
-            f"{domain}-{arguments.tokens // 1024}k.txt", text, sha256(text.encode()).hexdigest()
-        )
-        config = RouterConfig(
-            seed=arguments.seed, break_even_tokens=0, segment_tokens=default_segment(loaded.on_gpu)
-        )
-        prompt = tokenize(named, loaded.tokenizer, loaded.max_tokens)
-        measured = {"audit": "rows", "measure_dense": True, "domain": domain, "probe_bytes": PROBE_BYTES // 2}
+        name = path.stem if named else f"{domain}-{arguments.tokens // 1024}k"
+        content = PromptText(f"{name}.txt", text, sha256(text.encode()).hexdigest())
+        prompt = tokenize(content, loaded.tokenizer, loaded.max_tokens)
         if not records:  # a process's first prompt is slower
             analyze_prompt(prompt, loaded, config)
-        records.append(analyze_prompt(prompt, loaded, config, **measured))  # type: ignore[arg-type]
+        records.append(analyze_prompt(prompt, loaded, config, domain=domain, **measured))  # type: ignore[arg-type]
     return records
 
 

@@ -125,27 +125,3 @@ def test_models_names_the_price_of_each_kind_or_the_command_that_fits(demo_home,
     page = open_page("models")
     assert "Not fitted: no loss target; price 0.5." in page.told
     assert [one for one in page.code if one.value.endswith("fit demo --prompts FOLDER")]
-
-
-def test_the_table_of_fits_has_a_row_a_kind_and_the_prices_of_all(home, open_page, fit):
-    pruned = [
-        replace(one, kl=one.kl[1:], replayed=one.replayed[1:], area=one.area[1:]) for one in fit.windows[:5]
-    ]
-    other = replace(fit, name="other", model="<b>small</b>", prices=fit.prices[1:], windows=tuple(pruned))
-    other.save(fitted.own_folder() / "other.json")
-    (fitted.own_folder() / "broken.json").write_text("{}")
-    told = open_page("calibration").told
-    table = told.split("What fitted models lose by price")[1]
-    row = fit.summary()[0]
-    cells = [f"{row['kl'][price]:.4f}" for price in (0.12, 1.0)] + [
-        f"{row['factor']:.2f}",
-        f"{row['bound']:.2f}",
-    ]
-    assert all(f"<td>{cell}</td>" in table for cell in cells) and table.count(">demo<") == 4
-    small = table.split("&lt;b&gt;small")[1].split("</tr>")[0]
-    assert "<td>–</td>" in small and "<td>too few</td>" in small and "<td>5</td>" in small
-    assert "broken" in told and "The others are shown" in told
-
-
-def test_without_a_fit_the_command_stands_in_its_place(home, open_page):
-    assert "No model is fitted." in open_page("calibration").told

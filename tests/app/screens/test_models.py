@@ -350,7 +350,7 @@ def test_a_calibration_is_offered_to_the_person_who_made_it(tiny, make_calibrati
         assert ("mine" in page.selectbox(key="calibration").options) is offered
         page = open_page("models", user, named="tiny")
         assert ("mine (4,096" in page.told) is offered
-        page = open_page("calibration", user)
+        page = open_page("domains", user)
         assert ("mine" in page.told) is offered
 
 
@@ -359,7 +359,7 @@ def test_an_address_names_no_calibration_by_its_file(tiny, make_calibration, ope
     calibrated(tiny, make_calibration, owner="a" * 32)
     file = own_folder("a" * 32) / "mine.json"
     for name in (f"of-{'a' * 32}/mine", str(file)):
-        assert "no calibration" in open_page("calibration", names=f"{name},other").told
+        assert "no calibration" in open_page("domains", names=f"{name},other").told
 
 
 @pytest.mark.parametrize("request_", [ProfileRequest("tiny"), CalibrateRequest("harbour", "tiny")])
@@ -390,8 +390,8 @@ def test_jobs_show_their_own_stages_and_their_result(demo_home, open_page, queue
     claim = queue.claim("w")
     queue.finish(claim, claim.run_id, "result")
     page = open_page("runs", job=again.id)
-    result = "profile=result" if request_.kind == "profile" else "names=result"
-    assert f"calibration?{result}" in page.told and "models?named=tiny" in page.told
+    result = "models?profile=result" if request_.kind == "profile" else "domains?names=result"
+    assert result in page.told and "models?named=tiny" in page.told
 
 
 def gguf_described(**changes):

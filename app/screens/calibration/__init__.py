@@ -1,1 +1,0 @@
-"""The page Calibration and profiles: ``page.render`` draws it; the other modules serve it alone."""

@@ -1,0 +1,1 @@
+"""The page Domains: ``page.render`` draws it; the other modules serve it alone."""

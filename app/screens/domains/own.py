@@ -1,0 +1,195 @@
+"""Runs of a reader's own domains, and those that a comparison lacks: one job a text, queued and cancelled together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+import pandas as pd
+import streamlit as st
+
+from routesparse.app.shell import boundary, jobs_view
+from routesparse.app.shell.access import Access, access
+from routesparse.app.ui import elements, numbers, states
+from routesparse.engine.config import LatencyBudget
+from routesparse.engine.errors import InputError, ModelError, RouteSparseError
+from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.models.files import DEMO, offered, resolve, revision_of
+from routesparse.engine.models.token_count import holds, most_tokens, part_of
+from routesparse.engine.prompts.text import PromptText, decode_prompt
+from routesparse.engine.stats import domains
+from routesparse.engine.store import word_queries
+
+_TOKENS = 4_096
+_EVERY_S = 2.0
+_MOST_TEXTS = 60
+Text = tuple[str, PromptText]  # a domain's name, and one of its texts
+
+
+def here(run: pd.Series) -> str | None:
+    """What this machine can analyse with that is a run's model, the same weights; None where it is not here."""
+    model = offered().get(run["model"])
+    try:
+        return model if model and revision_of(resolve(model)[0]) == run["model_revision"] else None
+    except ModelError:
+        return None
+
+
+def request(model: str, like: pd.Series | None, domain: str, label: str) -> RunRequest:
+    """A run's settings, or the defaults, for another text. Errors: ConfigError; InputError for settings of a run that
+    no job has."""
+    if like is None:
+        return RunRequest(model=model, domain=domain, label=label, break_even=0, audit="rows")
+    asked = json.loads(like["config_json"])
+    priced = like["policy"] == "priced"
+    made = RunRequest(
+        model=model,
+        policy=like["policy"],
+        price=asked["price"] if priced else None,
+        tau=asked["tau_layer" if priced else "tau"],
+        budget=None if asked["budget"] is None else str(LatencyBudget.parse(asked["budget"])),
+        segment=asked["segment_tokens"],
+        probe=like["probe_mode"],
+        audit=like["audit_depth"],
+        rope=None if asked.get("rope") is None else json.dumps(asked["rope"]),
+        seed=asked["seed"],
+        break_even=0,
+        domain=domain,
+        label=label,
+    )
+    scaled = {} if asked.get("rope") is None else {"rope": asked["rope"]}
+    if domains.settings_key(json.dumps(made.config().to_dict() | scaled)) != domains.settings_key(
+        like["config_json"]
+    ):
+        raise InputError("these runs have settings that the command line alone can give")
+    return made
+
+
+def _active(opened: Access) -> list[str]:
+    """Texts that were queued together, while one of them waits or runs."""
+    named = [job.sweep for job in opened.queue.jobs(("queued", "running")) if job.sweep is not None]
+    sweeps = set(opened.queue.sweeps())
+    return [one for one in dict.fromkeys(named) if one not in sweeps]
+
+
+def _progress(active: list[str]) -> None:
+    opened = access()
+    opened.queue.requeue_lost()
+    opened.look_into_spool()
+    jobs_view.worker_note(opened.queue)
+    for one in active:
+        jobs_view.sweep_line(opened.queue, opened.queue.sweep(one), link=False)
+    if _active(opened) != active:
+        st.rerun()
+
+
+def missing(opened: Access, others: pd.DataFrame, shown: pd.DataFrame) -> None:
+    """A button that makes the runs that the comparison lacks, of prompts whose text was kept."""
+    like = shown.iloc[-1]
+    lacking = others.dropna(subset="domain").drop_duplicates("prompt_sha256")
+    lacking = lacking[~lacking["prompt_sha256"].isin(shown["prompt_sha256"])]
+    texts: list[Text] = []
+    for row in lacking.to_dict("records"):
+        kept = word_queries.words(opened.store, row["run_id"])
+        if kept is not None:
+            texts.append((row["domain"], decode_prompt(kept.text.encode(), row["prompt_name"])))
+    model = here(like)
+    if (
+        texts
+        and model is not None
+        and st.button(
+            f"Run {numbers.several(len(texts), 'missing prompt')} with these settings", key="make-missing"
+        )
+    ):
+        _submit(opened, model, like, texts, int(shown["tokens"].median()))
+
+
+def card(opened: Access, like: pd.Series | None) -> None:
+    """The form for a reader's own texts. like: a run of the comparison above, whose settings they get."""
+    with elements.card("own", "Your own domains"):
+        st.html(
+            '<div class="rs-sub">A folder a domain, each text file in it one prompt; three or more show the spread. '
+            "Upload the folder that holds them.</div>"
+        )
+        files = st.file_uploader("Folder of texts", accept_multiple_files="directory", key="domain-texts")
+        models = offered()
+        known = None if like is None else here(like)
+        names = list(models)
+        first = names.index(like["model"]) if like is not None and known else names.index(DEMO)
+        one, two = st.columns(2)
+        name = one.selectbox("Model", names, index=first, key="own-model")
+        usual = _TOKENS if like is None else int(like["tokens"])
+        tokens = two.number_input("Tokens of each prompt", 256, value=usual, step=256, key="own-tokens")
+        texts, problems = read([(file.name, file.getvalue()) for file in files])
+        for line in problems:
+            states.field_error(line)
+        counts = pd.Series([domain for domain, _ in texts], dtype=object).value_counts()
+        if len(counts):
+            elements.note(
+                ", ".join(f"{domain}: {numbers.several(n, 'text')}" for domain, n in counts.items())
+            )
+        ready = len(counts) > 1 and not problems
+        if files and len(counts) < 2:
+            elements.note("Two domains are needed: two folders with texts, in one folder.")
+        settings = "Settings: those of the runs above" if like is not None else "Default settings"
+        absent = (
+            ""
+            if like is None or known
+            else f" Their model, {like['model']}, is not on this machine: see Models."
+        )
+        elements.note(f"{settings}. Texts are cut to their first tokens; shorter ones are left out.{absent}")
+        label = f"Run {numbers.several(len(texts), 'text')}" if texts else "Run them"
+        if st.button(label, type="primary", disabled=not ready, key="own-run"):
+            _submit(opened, models[name], like, texts, int(tokens))
+        if short := st.session_state.pop("domains-short", 0):
+            states.note(f"{numbers.several(short, 'text')} left out: too short for that many tokens.")
+        if active := _active(opened):
+            boundary.timed(_progress, _EVERY_S)(active)
+
+
+def read(files: Sequence[tuple[str, bytes]]) -> tuple[list[Text], list[str]]:
+    """Texts with their domains, the folders that they lie in, and what is wrong. files: paths in an uploaded folder."""
+    texts, wrong = [], []
+    for path, content in files[:_MOST_TEXTS]:
+        place = PurePosixPath(path)
+        if place.name.startswith("."):
+            continue
+        if len(place.parts) < 2:
+            wrong.append(f"{place.name} lies in no folder: put each domain’s texts into a folder of its own.")
+            continue
+        try:
+            texts.append((place.parts[-2], decode_prompt(content, place.name)))
+        except InputError as error:
+            wrong.append(f"{error}.")
+    hashes = [text.sha256 for _, text in texts]
+    for number, (_, text) in enumerate(texts):
+        if (first := hashes.index(text.sha256)) < number:
+            wrong.append(f"{texts[first][1].name} and {text.name} are the same text: upload it once.")
+    if len(files) > _MOST_TEXTS:
+        wrong.append(f"{len(files)} files: upload at most {_MOST_TEXTS} at once.")
+    if len({domain for domain, _ in texts}) > domains.MOST:
+        wrong.append(f"At most {domains.MOST} domains stand side by side: leave some folders out.")
+    return texts, wrong
+
+
+def _submit(opened: Access, model: str, like: pd.Series | None, texts: Sequence[Text], tokens: int) -> None:
+    """Queue a job for each text that is long enough, cut to one length."""
+    try:
+        if tokens > (most := most_tokens(model)):
+            raise InputError(f"{tokens:,} tokens are more than this model reads, {most:,}")
+        with st.spinner("Cutting the texts"):
+            long = [(domain, text) for domain, text in texts if holds(model, text.text, int(tokens / 1.05))]
+            parts = [part_of(model, text.text, tokens, "first") for _, text in long]
+        asked = [request(model, like, domain, text.name) for domain, text in long]
+        if not asked:
+            raise InputError(f"no text has {tokens:,} tokens; ask for fewer")
+        if len(asked) == 1:
+            opened.queue.submit(asked[0], parts[0])
+        else:
+            opened.queue.submit_texts(asked, parts)
+    except RouteSparseError as error:
+        states.field_error(f"{error}. Nothing was queued; what you entered is still here.")
+        return
+    st.session_state["domains-short"] = len(texts) - len(asked)
+    st.rerun()

@@ -1,0 +1,203 @@
+"""The page Domains filled, empty and in error, its words and figures, and a reader's own texts. No GPU, no browser."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from routesparse.app.screens.domains import beforehand, figures, heads, own, words
+from routesparse.app.shell.access import access
+from routesparse.app.ui import design
+from routesparse.engine.calibration.artifact import load_calibration
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.errors import InputError
+from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.models.files import revision_of
+from routesparse.engine.stats.domains import Finding
+from routesparse.engine.store import bundle, checks, domain_queries
+from tests.app.conftest import REPOSITORY
+
+TEXT = "The harbour master weighed the ledger. " * 60
+
+
+@pytest.fixture
+def put(home, record, factory):
+    """put(number, domain, scale, **changes): a run of a prompt of its own whose first head reads ``scale`` times."""
+
+    def write(number: int, domain: str | None, scale: float = 1.0, **changes: object) -> str:
+        made = factory.rename(record, f"{number:04x}aaaa{number:04x}bbbb")
+        run = replace(made.run, domain=domain, prompt_sha256=f"{number:064x}", **changes)
+        choices = tuple(
+            replace(one, density=scale * 0.2 if (one.layer, one.head) == (0, 0) else 0.3)
+            for one in made.choices
+        )
+        bundle.write_bundle(replace(made, run=run, choices=choices), home / "spool")
+        return run.run_id
+
+    return write
+
+
+def test_the_sentence_is_that_of_the_data_and_the_head_is_one_click_away(put, open_page):
+    for number, (domain, scale) in enumerate(
+        [("prose", 1.0), ("prose", 1.1), ("code", 2.0), ("code", 2.2)], 1
+    ):
+        put(number, domain, scale)
+    page = open_page("domains")
+    html = page.told
+    assert "1 of 16 heads reads more in <b>code</b> than in <b>prose</b>, none the other way" in html
+    assert "Prompts: 2 of prose, 2 of code." in html and "0 heads would be counted" in html
+    first = html.split("Heads that change most")[1].split("<tr>")[2]
+    assert "layer 0, head 0</a>" in first and "map?run=" in first and "<td>+21</td><td>4</td>" in first
+    other = open_page("domains", one="code", other="prose").told
+    assert "than in <b>prose</b>" in other and "<td>-21</td>" in other
+
+
+def test_one_prompt_a_domain_is_called_an_anecdote(put, open_page):
+    put(1, "prose"), put(2, "code", 0.5)
+    assert "One prompt a domain is an anecdote" in open_page("domains").told
+
+
+def test_other_settings_are_not_compared_and_one_click_makes_the_missing_runs(
+    demo_home, put, open_page, queue, monkeypatch
+):
+    monkeypatch.setattr(checks, "check", lambda tables: None)  # of runs as short as their text
+    model = {
+        "model": "demo",
+        "model_revision": revision_of(REPOSITORY / "data/models/demo"),
+        "policy": "priced",
+    }
+    plain = {**model, "config_json": json.dumps(RouterConfig(break_even_tokens=0).to_dict()), "tokens": 300}
+    dear = {**model, "config_json": json.dumps(RouterConfig(price=2.0).to_dict()), "tokens": 300}
+    put(1, "prose", **plain), put(2, "code", **plain), put(3, "law", **dear), put(4, None, **plain)
+    page = open_page("domains")
+    assert "Not compared, though of this model: 1 without a domain, 1 of other settings" in page.told
+    assert "<bdi>law</bdi>" not in page.told
+    page.button(key="make-missing").click().run()
+    (job,) = queue.jobs()
+    asked = RunRequest.from_json(job.request_json)
+    assert (asked.domain, asked.price, asked.model) == ("law", 0.5, "demo")
+
+
+def test_an_empty_store_says_how_to_get_a_run(home, open_page):
+    assert "No runs yet" in open_page("domains").told
+
+
+def test_a_single_domain_is_not_enough(put, open_page):
+    put(1, "prose")
+    told = open_page("domains").told
+    assert "No two domains to compare" in told and "1 run stored, with 1 domain label among them" in told
+
+
+def test_a_run_that_is_not_there_or_alone_is_told(put, open_page):
+    put(1, "prose"), put(2, "code")
+    put(3, "law", price=1.0, config_json=json.dumps(RouterConfig(price=1.0).to_dict()))
+    assert "Another comparison is shown" in open_page("domains", of="nonesuch").told
+    assert "No other domain was run with the settings" in open_page("domains", of="0003bbbb").told
+
+
+def test_a_bundle_that_can_t_be_read_is_named(put, home, open_page):
+    run_id = put(1, "prose")
+    put(2, "code")
+    access().look_into_spool()
+    (home / "bundles" / run_id / "probe.parquet").write_bytes(b"no parquet")
+    html = open_page("domains").told
+    assert "These runs can’t be compared" in html and run_id in html and "copy the bundle again" in html
+
+
+def test_own_texts_are_named_by_their_folders_and_queued_together(demo_home, open_page, queue):
+    page = open_page("domains")
+    files = [
+        (f"mine/{domain}/{n}.txt", f"{domain} {n} {TEXT}".encode(), "text/plain")
+        for domain in ("law", "mail", "wiki")
+        for n in (1, 2)
+    ]
+    page.file_uploader(key="domain-texts").set_value(files)
+    page.number_input(key="own-tokens").set_value(256).run()
+    assert "law: 2 texts, mail: 2 texts, wiki: 2 texts" in page.told
+    page.button(key="own-run").click().run()
+    assert not page.exception
+    jobs = queue.jobs()
+    assert len(jobs) == 6 and len({job.sweep for job in jobs}) == 1 and jobs[0].sweep
+    asked = [RunRequest.from_json(job.request_json) for job in jobs]
+    assert {one.domain for one in asked} == {"law", "mail", "wiki"} and {one.break_even for one in asked} == {
+        0
+    }
+    assert "6 texts" in page.told and "domains, 0 of 6 done" in page.told
+
+
+@pytest.mark.parametrize(
+    ("files", "problem"),
+    [
+        ([("loose.txt", b"text")], "lies in no folder"),
+        ([("m/law/a.txt", b"\0")], "binary"),
+        ([(f"m/{n}/a.txt", b"text %d" % n) for n in range(7)], "At most 6 domains"),
+        ([("m/law/a.txt", b"text")] * 61, "at most 60 at once"),
+        ([("m/law/a.txt", b"text"), ("m/mail/b.txt", b"text")], "a.txt and b.txt are the same text"),
+    ],
+    ids=["loose", "binary", "domains", "many", "twice"],
+)
+def test_wrong_texts_are_told(files, problem):
+    assert any(problem in line for line in own.read(files)[1])
+
+
+def test_settings_that_no_job_has_are_refused():
+    run = {"policy": "priced", "probe_mode": "exact", "audit_depth": "none"}
+    config = RouterConfig(bound="bernstein").to_dict()
+    with pytest.raises(InputError, match="command line alone"):
+        own.request("demo", pd.Series({**run, "config_json": json.dumps(config)}), "law", "a.txt")
+
+
+def test_what_a_cell_hides_is_local_as_far_as_the_band_is_known_and_else_scattered(put):
+    put(1, "prose"), put(2, "code")
+    opened = access()
+    opened.look_into_spool()
+    found = heads.of_runs(opened.store, domain_queries.runs(opened.store))
+    parts = found[heads.PARTS].to_numpy(float)
+    assert parts.sum(1) == pytest.approx(np.ones(len(parts))) and (parts >= -1e-9).all()
+    means = heads.by_domain(found)
+    assert len(means) == 2 * 16
+    drawn = figures.heads_of(means[means["domain"] == "prose"], "shape", 0.3, design.LIGHT)
+    json.dumps(drawn, allow_nan=False)
+
+
+def test_chance_is_said():
+    told = words.caveat(Finding(270, 30, 12, 1.2), {"prose": 3, "code": 3}, "prose", "code")
+    assert "Prompts: 3 of prose, 3 of code." in told and "1 head would be counted" in told
+
+
+def test_what_a_fit_of_one_kind_costs_on_another_is_computed_from_its_windows(fit):
+    rows = beforehand.exchanged(fit).set_index(["fitted_on", "used_on"])
+    row = rows.loc["prose", "code"]
+    windows = [one for one in fit.windows if one.domain == "code"]
+    place = fit.prices.index(row["price"])
+    assert row["loss"] == pytest.approx(np.mean([one.kl[place] for one in windows]))
+    bound = fit.predicted(1.0, "prose", 0.95).bound
+    pairs = [pair for one in windows for pair in zip(one.kl, one.replayed, strict=True)]
+    held = np.mean([kl <= bound * max(seen, 1e-6) for kl, seen in pairs])
+    assert row["held"] == pytest.approx(held, abs=0.01)
+    assert not rows.loc["code", "code"]["kept"], "no measured price keeps .01 on code: the least is taken"
+
+
+def test_calibrations_are_listed_with_delta_alarms_and_leaks(
+    home, data, tmp_path, make_calibration, put, open_page
+):
+    shipped = tmp_path / "data"
+    for name, gate, delta in (("prose", 0.94, 0.014), ("code", 0.955, 0.031)):
+        make_calibration(name, gate, delta).save(shipped / "calibrations")
+    data(shipped)
+    one = load_calibration("prose")
+    leaked = {"name": "emma", "sha256": one.folds["A"]["documents"][0]["sha256"], "prompts": 1}
+    fold = {**one.folds["B"], "documents": [*one.folds["B"]["documents"], leaked]}
+    replace(one, folds={**one.folds, "B": fold}).save(shipped / "calibrations")
+    drift = {"calibration": "prose", "drift_distance": 4.2, "drift_p": 0.01}
+    put(1, "code", drift_alarm=True, **drift), put(2, "code", drift_alarm=False, **drift)
+    html = open_page("domains", names="code,nonesuch").told
+    assert "0.014" in html and "0.031" in html and "code 1 of 2" in html
+    assert "prose: 1 document in both folds, so δ is too small" in html
+    assert "no calibration &#x27;nonesuch&#x27;" in html
+    (shipped / "calibrations" / "code.json").write_text('{"schema": 2, "name": "co')
+    assert "calibration &#x27;code&#x27; is corrupt" in open_page("domains").told
