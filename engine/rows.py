@@ -217,6 +217,12 @@ class HeadChoiceRow:
     gate_threshold: ranges.Mass | None = None  # lambda of this unit
     # What the run's predicted loss owes to this head, nats a token; None where the model is not fitted.
     loss_nats: ranges.Amount | None = None
+    # Where the attention of the routing rows lies (method/shape.py); they add up to 1.
+    sink_share: ranges.Mass | None = None
+    local_share: ranges.Mass | None = None
+    vertical_share: ranges.Mass | None = None
+    slash_share: ranges.Mass | None = None
+    scattered_share: ranges.Mass | None = None
 
     @property
     def outcome(self) -> Outcome:
