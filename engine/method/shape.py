@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 PARTS = ("sink", "local", "vertical", "slash", "scattered")
-KINDS = ("local", "vertical", "slash", "scattered", "dense")  # sink and local, the A-shape, count together
+KINDS = (*PARTS, "dense")
 _STANDS_OUT = 2.0  # times an even share
 _FEWEST_ROWS = 5  # that a column or distance is judged by
 _UNITS_AT_ONCE = 64
@@ -47,9 +47,7 @@ def _shares(mass: np.ndarray, own: np.ndarray, read: np.ndarray | None) -> np.nd
     column = _most(rest.sum(1), reads.sum(1))[:, None, :]
     remains = rest & ~column
     place = np.arange(units)[:, None, None] * cells + far.clip(0)  # of each unit's distances
-    may, hits = (
-        np.bincount(place[some], minlength=units * cells) for some in (rest, reads & ~column)
-    )
+    may, hits = (np.bincount(place[some], minlength=units * cells) for some in (rest, reads & ~column))
     diagonal = _most(may, hits)[place]
     where = (
         known & (far >= 0) & (np.arange(cells) == 0),
@@ -73,7 +71,4 @@ def kind(parts: np.ndarray, dense: bool) -> str | None:
     """The dominant shape of a head, one of KINDS; None where it was not measured. dense: it ran dense and reads all."""
     if dense:
         return "dense"
-    if not np.isfinite(parts).all():
-        return None
-    together = [parts[0] + parts[1], *parts[2:]]
-    return KINDS[int(np.argmax(together))]
+    return PARTS[int(np.argmax(parts))] if np.isfinite(parts).all() else None
