@@ -105,13 +105,15 @@ def _candidate(run_id: str, decision: Decision, unit: int, place: int) -> dict[s
     }
 
 
-def _shapes(decision: Decision, pictures: Sequence[Heatmap]) -> list[dict[str, float]]:
+def _shapes(decision: Decision, pictures: Sequence[Heatmap]) -> list[dict[str, Any]]:
     """Of each unit, from the routing rows of its picture at full size."""
     mass = np.stack([np.where((one.kinds == ROUTING)[:, None], one.mass, 0) for one in pictures])
     cell = pictures[0].pool * decision.segment.block_k
     found = shape.shares(mass, np.stack([one.positions for one in pictures]) // cell)
     return [
-        {f"{name}_share": value for name, value in zip(shape.PARTS, unit, strict=True)} if unit[0] == unit[0] else {}
+        {f"{name}_share": value for name, value in zip(shape.PARTS, unit, strict=True)}
+        if unit[0] == unit[0]
+        else {}
         for unit in found.tolist()
     ]
 
@@ -122,7 +124,7 @@ def _choice(
     decision: Decision,
     unit: int,
     tokens: int,
-    shares: dict[str, float],
+    shares: dict[str, Any],
 ) -> HeadChoiceRow:
     place = int(decision.certified.choice[unit])
     scores = decision.scores

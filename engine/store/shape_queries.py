@@ -1,4 +1,4 @@
-"""The shape of every head's attention (method/shape.py): as recorded, else from the probe's picture, which is coarser."""
+"""The shape of every head's attention (method/shape.py): as recorded, else from the coarser picture of the probe."""
 
 from __future__ import annotations
 
