@@ -318,6 +318,23 @@ class WorstRow:
 
 
 @dataclass(frozen=True)
+class TracedRow:
+    """One row that somebody chose, in one head (table traced_row): its strongest keys, most first, those that were
+    dropped among them."""
+
+    run_id: ranges.RunId
+    batch_index: ranges.Place
+    layer: ranges.Layer
+    head: ranges.Head
+    segment: ranges.Place
+    position: ranges.Token  # key-axis position of the row: its token
+    mass: ranges.Mass  # retained mass, by what ran
+    keys: ranges.Blob4  # int32 little endian: tokens
+    weights: ranges.Blob4  # float32 little endian: the share of the row's attention on each
+    read: ranges.Blob1  # uint8: 1 where the run read it
+
+
+@dataclass(frozen=True)
 class BlockReadsRow:
     """What one audited unit reads of each KV block (table block_reads), and the attention that lies there.
 
@@ -417,6 +434,7 @@ class Audited:
     units: tuple[AuditRow, ...] = ()
     worst_rows: tuple[WorstRow, ...] = ()
     block_reads: tuple[BlockReadsRow, ...] = ()
+    traced_rows: tuple[TracedRow, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -431,6 +449,7 @@ class RunRecord:
     audits: tuple[AuditRow, ...] = ()
     worst_rows: tuple[WorstRow, ...] = ()
     block_reads: tuple[BlockReadsRow, ...] = ()
+    traced_rows: tuple[TracedRow, ...] = ()
     probes: tuple[ProbeRow, ...] = ()
     answers: tuple[AnswerRow, ...] = ()
     continuations: tuple[ContinuationRow, ...] = ()

@@ -76,6 +76,24 @@ def _probed(heatmap: queries.Heatmap, reads: np.ndarray, row: int) -> RowLoss:
     return RowLoss(int(heatmap.positions[row]), mass, None, passages, False)
 
 
+def nearest(
+    store: OwnerView, unit: queries.Unit, candidates: pd.DataFrame, position: int, body_end: int
+) -> tuple[RowLoss, list[tuple[int, int, float]]] | None:
+    """The recorded row of the probe nearest to a token: what it lost, and the passages that it read. None without a
+    probe. body_end: rows from there on are dense and read everything."""
+    heatmap = queries.probe_full(store, unit)
+    if heatmap is None or heatmap.levels is None or candidates.empty:
+        return None
+    row = int(np.abs(heatmap.positions - position).argmin())
+    chosen = int(candidates.loc[candidates["chosen"], "candidate"].iloc[0])
+    reads = masks.reads(heatmap, candidates, chosen) | (heatmap.positions >= body_end)[:, None]
+    kept = np.where(masks.cells_read(heatmap, reads)[row], heatmap.mass[row], 0.0)
+    top = np.argsort(-kept, kind="stable")[: 2 * MOST_PASSAGES]
+    pool = heatmap.block_pool
+    read = [(int(cell) * pool, pool, float(kept[cell])) for cell in top if kept[cell] > 0]
+    return _probed(heatmap, reads, row), read
+
+
 def describe(loss: RowLoss) -> str:
     """Where a row's loss comes from, for the line under it."""
     if loss.exact:

@@ -71,6 +71,7 @@ def record_prompt(settings: RunSettings, prompt: PromptTrace, info: RunInfo) -> 
         audits=audits,
         worst_rows=tuple(replace(row, run_id=run_id) for a in audited for row in a.worst_rows),
         block_reads=tuple(within_bytes(run_id, [row for a in audited for row in a.block_reads])),
+        traced_rows=tuple(replace(row, run_id=run_id) for a in audited for row in a.traced_rows),
         probes=tuple(probes),
         prompt=None if info.prompt is None else replace(info.prompt, run_id=run_id),
     )

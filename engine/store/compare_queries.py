@@ -15,7 +15,7 @@ _COLUMNS = """
     c.risk, c.kernel_us, c.fallback, c.loss_nats, a.mass AS audited_mass, a.mean_error AS audited_error
 """
 # By which a head's figures may be compared.
-_SETTINGS = "concat_ws('|', policy, price, tau, tau_layer, budget, calibration, probe_mode, block_q, block_k)"
+SETTINGS = "concat_ws('|', policy, price, tau, tau_layer, budget, calibration, probe_mode, block_q, block_k)"
 _AUDIT = "LEFT JOIN audit a USING (run_key, batch_index, layer, head, segment)"
 _CHOSEN = "(SELECT run_key, run_id, domain FROM run WHERE list_contains(?::VARCHAR[], run_id)) r"
 
@@ -58,12 +58,12 @@ def over_runs(store: OwnerView, unit: queries.Unit) -> pd.DataFrame:
     """
     return store.frame(
         f"""
-        WITH this AS (SELECT model_revision AS weights, {_SETTINGS} AS settings FROM run WHERE run_id = ?),
+        WITH this AS (SELECT model_revision AS weights, {SETTINGS} AS settings FROM run WHERE run_id = ?),
         same AS (
-            SELECT run_key, run_id, prompt_name, domain, tau, created_at, {_SETTINGS} = this.settings AS alike
+            SELECT run_key, run_id, prompt_name, domain, tau, created_at, {SETTINGS} = this.settings AS alike
             FROM run, this WHERE model_revision = weights
             QUALIFY row_number() OVER (
-                PARTITION BY prompt_sha256, {_SETTINGS} ORDER BY run_id = ? DESC, created_at DESC, run_key DESC) = 1
+                PARTITION BY prompt_sha256, {SETTINGS} ORDER BY run_id = ? DESC, created_at DESC, run_key DESC) = 1
             ORDER BY alike DESC, created_at DESC LIMIT {MOST_RUNS}
         )
         SELECT run_id, prompt_name, domain, tau, alike, {_COLUMNS}
