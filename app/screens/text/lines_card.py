@@ -21,7 +21,7 @@ from routesparse.engine.store import queries, word_queries
 from routesparse.engine.store.owner_view import OwnerView
 from routesparse.engine.store.word_queries import Words
 
-_LISTED = 14
+_READ, _DROPPED = 12, 8
 _LONGEST = 60  # characters of a passage
 
 
@@ -35,23 +35,33 @@ def take(shown: Shown, words: Words, character: int) -> None:
     view.write(row=min(max(0, token), shown.run.tokens - 1))
 
 
-def of_token(store: OwnerView, shown: Shown, unit: queries.Unit | None) -> token_lines.Lines | None:
-    """The lines of the token that the address names: as traced, else of one head's nearest recorded row."""
-    position = shown.row
-    if position is None or unit is None:
+def of_token(store: OwnerView, shown: Shown) -> token_lines.Lines | None:
+    """The lines of the token that the address names: as traced, else of one head, as its audit or probe recorded."""
+    run, position, (layer, head) = shown.run, shown.row, shown.at
+    if position is None:
         return None
-    traced = word_queries.traced(store, shown.run.run_id, position)
+    traced = word_queries.traced(store, run.run_id, position)
     if len(traced):
-        layer, head = shown.at
         if shown.scope != "all":
-            traced = traced[traced["layer"] == layer]
-        if shown.scope == "head":
-            traced = traced[traced["head"] == head]
+            traced = traced[
+                (traced["layer"] == layer) & ((traced["head"] == head) | (shown.scope == "layer"))
+            ]
         return token_lines.of_traced(traced, position, shown.name) if len(traced) else None
-    if shown.scope != "head":
-        return None
-    choices = queries.choices(store, shown.run.run_id, unit.segment, unit.batch_index)
-    own = choices[(choices["layer"] == unit.layer) & (choices["head"] == unit.head)]
+    return _recorded(store, shown, position) if shown.scope == "head" else None
+
+
+def _recorded(store: OwnerView, shown: Shown, position: int) -> token_lines.Lines | None:
+    run, (layer, head) = shown.run, shown.at
+    segment = word_queries.segment_of(store, run.run_id, position) or 0
+    unit = queries.Unit(run.run_id, layer, head, segment, shown.batch_index)
+    worst = word_queries.worst_rows(store, run.run_id, shown.batch_index, 64, layer, head, segment)
+    worst = worst[worst["position"] == position]
+    if len(worst):
+        loss = row_words.of_worst(worst.iloc[0])
+        told = f"{row_words.headline(loss)}; audited, exact. What it read was not kept."
+        return token_lines.of_passages(position, [], loss.passages, run.block_k, told[0].upper() + told[1:])
+    choices = queries.choices(store, run.run_id, segment, shown.batch_index)
+    own = choices[(choices["layer"] == layer) & (choices["head"] == head)]
     if own.empty:
         return None
     body_end = int(own["first_token"].iloc[0] + own["body_tokens"].iloc[0])
@@ -59,14 +69,14 @@ def of_token(store: OwnerView, shown: Shown, unit: queries.Unit | None) -> token
     if found is None:
         return None
     loss, read = found
-    cell = max((blocks for _, blocks, _ in (*read, *loss.passages)), default=1) * shown.run.block_k
+    cell = max((blocks for _, blocks, _ in (*read, *loss.passages)), default=1) * run.block_k
     told = f"Token {loss.position:,}, {shown.name}, from the probe, in cells of {cell:,} tokens."
     if loss.position != position:
         told = f"Token {position:,} was not recorded; the nearest row that was stands in. {told}"
-    return token_lines.of_passages(loss.position, read, loss.passages, shown.run.block_k, told)
+    return token_lines.of_passages(loss.position, read, loss.passages, run.block_k, told)
 
 
-def card(shown: Shown, words: Words, drawn: token_lines.Lines | None) -> None:
+def card(store: OwnerView, shown: Shown, words: Words | None, drawn: token_lines.Lines | None) -> None:
     """Draw it."""
     position = shown.row
     assert position is not None
@@ -76,9 +86,10 @@ def card(shown: Shown, words: Words, drawn: token_lines.Lines | None) -> None:
         else:
             elements.sub(drawn.told)
             lines = sorted(drawn.drawn, key=lambda line: (line.is_dropped, -line.share))
-            read = [line for line in lines if not line.is_dropped][:_LISTED]
-            lost = [line for line in lines if line.is_dropped][: _LISTED // 2]
-            cells = [_cells(shown, words, line) for line in (*read, *lost)]
+            read = [line for line in lines if not line.is_dropped][:_READ]
+            lost = [line for line in lines if line.is_dropped][:_DROPPED]
+            run = queries.short_id(store, shown.run.run_id)
+            cells = [_cells(run, shown, words, line) for line in (*read, *lost)]
             st.html(tables.table(("", "attention", "tokens", "words"), cells, (0, 3)))
             rows = pd.DataFrame([vars(line) for line in drawn.drawn])
             source = (
@@ -92,17 +103,32 @@ def card(shown: Shown, words: Words, drawn: token_lines.Lines | None) -> None:
                 rows,
                 "token-lines",
             )
-        if drawn is None or drawn.run_id is None:
+            if not cells:
+                elements.sub("It reads everything that it attends to: nothing recorded was lost.")
+        if words is None:
+            elements.sub(row_words.NO_TEXT)
+        elif drawn is None or drawn.run_id is None:
             _trace(shown, words, position)
 
 
-def _cells(shown: Shown, words: Words, line: token_lines.Line) -> tuple[str, ...]:
-    start, _ = words.span_of_token(line.first, shown.run.block_k)
-    _, end = words.span_of_token(line.first + line.tokens - 1, shown.run.block_k)
-    passage = escape(visible(words.text[start:end][:_LONGEST], " "))
-    mark = '<span class="rs-warn">dropped</span>' if line.is_dropped else "read"
+def _cells(run: str, shown: Shown, words: Words | None, line: token_lines.Line) -> tuple[str, ...]:
+    """The passage's name leads to who else reads it."""
+    size, (layer, head) = shown.run.block_k, shown.at
     place = numbers.tokens(line.first, line.tokens) if line.tokens > 1 else f"{line.first:,}"
-    return mark, numbers.share(line.share), place, f"<code><bdi>{passage}</bdi></code>"
+    blocks = f"{line.first // size}-{(line.first + line.tokens - 1) // size}"
+    address = navigate.address("text", run=run, layer=layer, head=head, at=blocks)
+    passage = ""
+    if words is not None:
+        start = words.span_of_token(line.first, size)[0]
+        passage = visible(
+            words.text[start : words.span_of_token(line.first + line.tokens - 1, size)[1]][:_LONGEST], " "
+        )
+    return (
+        '<span class="rs-warn">dropped</span>' if line.is_dropped else "read",
+        numbers.share(line.share, 2),
+        f'<a href="{escape(address)}" target="_self">{place}</a>',
+        f"<code><bdi>{escape(passage)}</bdi></code>",
+    )
 
 
 def _trace(shown: Shown, words: Words, position: int) -> None:

@@ -61,19 +61,16 @@ def render() -> None:
     )
     words = word_queries.words(store, run.run_id) if batch_index == 0 else None
     _missing(store, run, shares, words)
-    row, loss = _row(store, shown)
-    drawn = None if shown.row is None or words is None else lines_card.of_token(store, shown, row)
+    drawn = lines_card.of_token(store, shown)
     left, right = st.columns([1.95, 1], gap="small")
     with left:
-        found, parts = _text_card(shown, words, shares, loss, drawn)
-        if shown.row is not None and words is not None:
-            lines_card.card(shown, words, drawn)
+        found, parts = _text_card(shown, words, shares, drawn)
+        if shown.row is not None:
+            lines_card.card(store, shown, words, drawn)
     with right:
         side.heads_card(shown, shares, found, parts)
         unit = queries.Unit(run.run_id, *at, shown.segment or 0, batch_index)
         navigate.link("Show this head on the map", "map", **view.address_of(store, unit))
-        if row is not None:
-            row_words.card(store, run, row, loss, words, _show_passage)
         side.worst_card(shown, worst, words)
 
 
@@ -115,21 +112,10 @@ def _missing(store: OwnerView, run: RunRow, shares: BlockShares | None, words: W
             )
 
 
-def _row(store: OwnerView, shown: Shown) -> tuple[queries.Unit | None, row_words.RowLoss | None]:
-    """The unit and the loss of the row that the address names."""
-    if shown.row is None:
-        return None, None
-    segment = word_queries.segment_of(store, shown.run.run_id, shown.row) or 0
-    unit = queries.Unit(shown.run.run_id, *shown.at, segment, shown.batch_index)
-    candidates = queries.candidates(store, unit)
-    return unit, row_words.of_row(store, shown.run, unit, candidates, shown.row)
-
-
 def _text_card(
     shown: Shown,
     words: Words | None,
     shares: BlockShares | None,
-    loss: row_words.RowLoss | None,
     drawn: Lines | None,
 ) -> tuple[find.Found, selection.Parts]:
     """The search, the text and what was found; also what the other cards speak of."""
@@ -146,7 +132,7 @@ def _text_card(
             parts = selection.occurrences(found, words)
         shade = _shade(shown, shares)
         if words is not None:
-            marks = _marks(shown, words, found, loss, drawn)
+            marks = _marks(shown, words, found, drawn)
             boundary.timed(_lens, None)(shown, words, shade, marks)
         else:
             st.html(
@@ -234,9 +220,7 @@ def _shade(shown: Shown, shares: BlockShares | None) -> lens.Shade:
     return lens.Shade(np.sqrt(lost / (most or 1.0)), reads, mass, lost, shares.pool, True, shown.below, most)
 
 
-def _marks(
-    shown: Shown, words: Words, found: find.Found, loss: row_words.RowLoss | None, drawn: Lines | None
-) -> lens.Marks:
+def _marks(shown: Shown, words: Words, found: find.Found, drawn: Lines | None) -> lens.Marks:
     """What was found, the passage that was picked, the row and what it lost; and which of them to show first."""
     spans = [(int(start), int(end), lens.FOUND) for start, end in found.spans]
     go = spans[0][0] if spans else None
@@ -250,11 +234,6 @@ def _marks(
             _, end = words.span_of_token(line.first + line.tokens - 1, shown.run.block_k)
             spans.append((start, end, lens.LOST if line.is_dropped else lens.READ))
             ends[1].append((start, line.share, line.is_dropped))
-    elif loss is not None:
-        spans += [(*words.span_of_block(block, count), lens.LOST) for block, count, _ in loss.passages]
-        row = words.span_of_token(loss.position, shown.run.block_k)
-        spans.append((*row, lens.ROW))
-        go = row[0]
     chosen = selection.passage(len(words.block_starts) - 1)
     if chosen is not None:
         span = words.span_of_block(chosen[0], chosen[1] - chosen[0] + 1)
@@ -283,8 +262,3 @@ def _foot(shown: Shown, shares: BlockShares, shade: lens.Shade) -> None:
         rows,
         "text",
     )
-
-
-def _show_passage(block: int, blocks: int) -> None:
-    lens.look_again()
-    view.write(at=f"{block}-{block + blocks - 1}")
