@@ -225,9 +225,8 @@ def _lists(name: str, rows: pa.Table, tokens: int, places: tuple[str, int], *val
         (places[0], "<i4", 0.0, places[1] - 1.0),
         *((value, "u1" if value == "read" else "<f4", -ROUNDING, 1 + ROUNDING) for value in values),
     ):
-        if not pc.all(
-            pc.equal(pc.binary_length(rows[column]), pc.multiply(count, np.dtype(kind).itemsize))
-        ).as_py():
+        fits = pc.equal(pc.binary_length(rows[column]), pc.multiply(count, np.dtype(kind).itemsize))
+        if not pc.all(fits, min_count=0).as_py():
             raise FieldError(f"the size of {name}.{column}", None, f"that of {places[0]}")
         for some in rows[column].chunks:
             found = np.frombuffer(b"".join(some.to_pylist()), kind)

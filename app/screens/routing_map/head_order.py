@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from routesparse.app.unit.shapes import COLUMNS
 from routesparse.engine.method import shape
-from routesparse.engine.store.shape_queries import COLUMNS
 
 # Lenses that a map may open with, what ties go to first.
 OPENING = {

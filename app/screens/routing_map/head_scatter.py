@@ -14,11 +14,11 @@ import streamlit as st
 from routesparse.app.screens.routing_map import head_order
 from routesparse.app.shell import switch, view
 from routesparse.app.ui import design, elements, exports, numbers, plot
+from routesparse.app.unit.shapes import COLUMNS
 from routesparse.engine.method.shape import PARTS
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import frames, queries
 from routesparse.engine.store.owner_view import OwnerView
-from routesparse.engine.store.shape_queries import COLUMNS
 
 FIGURES = {
     "density": "area kept",

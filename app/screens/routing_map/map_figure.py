@@ -13,11 +13,11 @@ import pandas as pd
 
 from routesparse.app.screens.routing_map import head_order
 from routesparse.app.ui import design, numbers
+from routesparse.app.unit.shapes import COLUMNS
 from routesparse.engine.method import families
 from routesparse.engine.method.shape import PARTS
 from routesparse.engine.rows import outcome
 from routesparse.engine.store import frames
-from routesparse.engine.store.shape_queries import COLUMNS
 
 FALLBACK_STEPS = ("kept", "dense by the router", "expanded", "dense by fallback", "ran uncertified")
 _CORNERS = "<span>■ dense by fallback</span><span>◥ expanded</span><span>◢ uncertified</span>"

@@ -17,10 +17,10 @@ from routesparse.app.shell import navigate, run_header, switch, view
 from routesparse.app.shell.access import access
 from routesparse.app.shell.view import LENSES, METRICS, View
 from routesparse.app.ui import browser_part, design, elements, exports, glossary, numbers, states
-from routesparse.app.unit import cards
+from routesparse.app.unit import cards, shapes
 from routesparse.engine.export import run_figures
 from routesparse.engine.rows import RunRow
-from routesparse.engine.store import queries, shape_queries
+from routesparse.engine.store import queries
 from routesparse.engine.store.owner_view import OwnerView
 
 _map = browser_part.component(__file__, "map")  # one SVG, which reports clicks on cells
@@ -57,7 +57,13 @@ def render() -> None:
         ]
         states.undecided(run.routed, below)
         return
-    choices, cell = shape_queries.with_shapes(store, run, choices)
+    decided = choices
+    choices, cell = store.made(
+        "shapes",
+        [shown.segment, shown.batch_index],
+        lambda: shapes.with_shapes(store, run, decided),
+        of=[run.run_id],
+    )
     layers = queries.layers(store, run.run_id)
     layer, head = view.first_pick(choices)
     layer = layer if shown.layer is None else shown.layer

@@ -14,9 +14,9 @@ from routesparse.app.screens.routing_map import head_order, head_prompts, head_s
 from routesparse.app.shell.access import access
 from routesparse.app.shell.view import METRICS
 from routesparse.app.ui import design, numbers, reason_words
-from routesparse.app.unit import charts, masks, probe
+from routesparse.app.unit import charts, masks, probe, shapes
 from routesparse.engine.method import shape
-from routesparse.engine.store import bundle, compare_queries, queries, shape_queries
+from routesparse.engine.store import bundle, compare_queries, queries
 
 RUN = "3f9a1c20d4e5b678"
 
@@ -282,7 +282,7 @@ def store(filled):
 
 
 def shaped(store, run=RUN):
-    return shape_queries.with_shapes(store, queries.run(store, run), queries.choices(store, run, 0))[0]
+    return shapes.with_shapes(store, queries.run(store, run), queries.choices(store, run, 0))[0]
 
 
 @pytest.fixture
@@ -394,7 +394,7 @@ def test_a_run_without_a_predicted_loss_says_not_measured_and_keeps_its_other_fi
 def heads_like(**columns):
     """Four heads of one layer, the last one dense."""
     shares = [(0.8, 0.2, 0, 0, 0), (0.1, 0.6, 0.3, 0, 0), (0.1, 0.7, 0.2, 0, 0), (0, 0, 0, 0, 1.0)]
-    frame = pd.DataFrame(shares, columns=list(shape_queries.COLUMNS))
+    frame = pd.DataFrame(shares, columns=list(shapes.COLUMNS))
     kinds = ["sink", "local", "local", "dense"]
     look = {"layer": 0, "head": range(4), "density": [0.1, 0.1, 0.1, 1.0], "pattern": "floor", "shape": kinds}
     return frame.assign(**look, loss_nats=np.nan, audited_error=np.nan).assign(**columns)
@@ -403,9 +403,9 @@ def heads_like(**columns):
 def test_the_map_opens_with_the_lens_that_tells_most_and_says_why(filled, open_page):
     lens, why = head_order.opening(heads_like())
     assert lens == "shape" and "as 2.8 equal groups would (density 1.8, family 1.0)" in why
-    unmeasured = dict.fromkeys(shape_queries.COLUMNS, np.nan)
+    unmeasured = dict.fromkeys(shapes.COLUMNS, np.nan)
     assert head_order.opening(heads_like(**unmeasured))[0] == "density", "what was not measured tells nothing"
-    alike = dict.fromkeys(shape_queries.COLUMNS, 0.2) | {"loss_nats": [0.0, 1.0, 2.0, 3.0]}
+    alike = dict.fromkeys(shapes.COLUMNS, 0.2) | {"loss_nats": [0.0, 1.0, 2.0, 3.0]}
     assert head_order.opening(heads_like(**alike))[0] == "loss_nats"
     assert "Opens with" in open_page("routing_map", run=RUN).told
     assert "Opens with" not in open_page("routing_map", run=RUN, metric="pattern").told
@@ -421,7 +421,7 @@ def test_every_order_has_each_head_once_and_a_glyph_is_its_shares(store, draw):
     data, _ = draw("shape")
     choices = shaped(store)
     for row, glyph in zip(choices.itertuples(), data["glyphs"], strict=True):
-        assert glyph[:5] == [round(100 * getattr(row, name)) for name in shape_queries.COLUMNS]
+        assert glyph[:5] == [round(100 * getattr(row, name)) for name in shapes.COLUMNS]
         assert data["letters"][row.layer * 4 + row.head] == design.SHAPE_LETTERS[row.shape]
         assert row.shape == "dense" or row.shape in data["tips"][row.layer * 4 + row.head]
     for order in ("shape", "loss"):
@@ -433,7 +433,7 @@ def test_every_order_has_each_head_once_and_a_glyph_is_its_shares(store, draw):
 
 
 def test_recorded_shapes_win_over_those_of_the_picture(home, record, open_page):
-    shares = dict(zip(shape_queries.COLUMNS, (0.0, 0.0, 0.0, 1.0, 0.0), strict=True))
+    shares = dict(zip(shapes.COLUMNS, (0.0, 0.0, 0.0, 1.0, 0.0), strict=True))
     recorded = replace(record, choices=tuple(replace(c, **shares) for c in record.choices))
     bundle.write_bundle(recorded, home / "spool")
     html = open_page("routing_map", run=RUN, order="shape", metric="shape").told
