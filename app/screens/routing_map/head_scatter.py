@@ -87,8 +87,27 @@ def card(store: OwnerView, run: RunRow, choices: pd.DataFrame, brush: Brush, pic
                 switch.field(
                     axis, label, list(known), getattr(brush, axis), format_func=known.__getitem__, width=170
                 )
+        theme = design.current_theme()
+        first = choices.iloc[0]
+        drawn = store.made(
+            "head scatter",
+            [int(first["segment"]), int(first["batch_index"]), brush, theme.name],
+            lambda: drawing(choices, brush, theme),
+            of=[run.run_id],
+        )
+        here = choices[(choices["layer"] == picked[0]) & (choices["head"] == picked[1])]
+        ring = plot.points(
+            here[brush.x].astype(float).tolist(),
+            here[brush.y].astype(float).tolist(),
+            "none",
+            "",
+            [],
+            size=17,
+            edge=theme.ink,
+            edge_width=2.2,
+        )
         chosen = plot.show(
-            drawing(choices, brush, picked, design.current_theme()),
+            {**drawn, "marks": [*drawn["marks"], ring]},
             "head-scatter",
             f"{len(choices):,} heads, {known[brush.y]} against {known[brush.x]}",
             picks=True,
@@ -119,10 +138,8 @@ def card(store: OwnerView, run: RunRow, choices: pd.DataFrame, brush: Brush, pic
         )
 
 
-def drawing(
-    choices: pd.DataFrame, brush: Brush, picked: tuple[int, int], theme: design.Theme
-) -> dict[str, Any]:
-    """A letter a head, of its shape; the picked one has an edge, those outside of the box are pale."""
+def drawing(choices: pd.DataFrame, brush: Brush, theme: design.Theme) -> dict[str, Any]:
+    """A letter a head, of its shape; those outside of the box are pale."""
     colors = dict(zip(PARTS, theme.shapes, strict=True))
     marks = []
     within = brush.within(choices)
@@ -144,8 +161,8 @@ def drawing(
                     )
                     for row in rows
                 ],
-                size=[15 if (row.layer, row.head) == picked else 11 for row in rows],
-                edge=[theme.ink if (row.layer, row.head) == picked else theme.panel for row in rows],
+                size=11,
+                edge=theme.panel,
                 letters=[design.SHAPE_LETTERS.get(row.shape, "") for row in rows],
                 inks=[design.text_on(fill) for fill in fills],
                 opacity=opacity,

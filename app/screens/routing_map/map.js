@@ -147,7 +147,7 @@ function draw(root, data, width) {
   root.querySelector(".drawing").innerHTML =
     `<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="${escape(data.label)}" width="${width}" ` +
     `height="${g.height}" viewBox="0 0 ${width} ${g.height}" font-family="${escape(data.theme.font)}">` +
-    axis(data, g) + cells(data, g) + certificates(data, g) + times(data, g) + `<path class="ring dim" fill="${data.theme.panel}" opacity=".8"/>` +
+    axis(data, g) + cells(data, g) + certificates(data, g) + times(data, g) + `<path class="dim" fill="${data.theme.panel}" opacity=".8"/>` +
     `<rect class="ring" fill="none" stroke="${data.theme.ink}" stroke-width="2.2" rx="3"/></svg>`;
   root.geometry = g;
 }

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from routesparse.app.screens.routing_map import head_order
-from routesparse.app.ui import design, numbers
+from routesparse.app.ui import design, glossary, numbers
 from routesparse.app.unit.shapes import COLUMNS
 from routesparse.engine.method import families
 from routesparse.engine.method.shape import PARTS
@@ -355,15 +355,12 @@ def _legend_shape(choices: pd.DataFrame, theme: design.Theme) -> str:
     return f'<div class="rs-legend">{"".join(items)}{_CORNERS}</div>'
 
 
-def reading(cell: int, choices: pd.DataFrame) -> str:
+def reading(cell: int) -> str:
     """HTML: how a cell of the lens shape is read. cell: tokens of a cell of the probe."""
-    coarse = "" if cell <= 128 else " Coarse: this run recorded its probe in large cells."
-    rows = "the probe’s routing rows"
+    coarse = " Coarse: this run kept its probe in large cells." if cell > 128 else ""
     return (
-        f'<div class="rs-note">Widths: where the attention of {rows} lies. Height: share of the causal area read '
-        f"(full: all; half: some 15 %). Sink: first {cell:,} tokens; local: newest {cell:,} to {2 * cell:,}; vertical: "
-        "keys that most later rows attend to; slash: distances that most rows attend to; scattered: the rest. "
-        f"D: reads all.{coarse}</div>"
+        f'<div class="rs-note">Widths: where attention lies{glossary.mark("shape")}; height: how much is read. '
+        f"Sink: first {cell:,} tokens; local: newest {cell:,} to {2 * cell:,}; D: reads all.{coarse}</div>"
     )
 
 

@@ -103,10 +103,13 @@ def render() -> None:
     with right:
         cards.scatter_card(store, run, unit, choice, candidates)
         answer_card.card(store, run, shown.batch_index)
-    cards.candidate_card(store, run, unit, candidates)
+    head_prompts.card(store, unit, shown.metric)
     if run.segments > 1:
         head_panel.segments_card(store, run, unit)
-    head_prompts.card(store, unit, shown.metric)
+    details = st.expander("All candidates", key="details", on_change="rerun", bind="query-params")
+    if details.open:
+        with details:
+            cards.candidate_card(store, run, unit, candidates)
 
 
 def _map_card(
@@ -120,7 +123,9 @@ def _map_card(
     brush: head_scatter.Brush,
 ) -> None:
     theme = design.current_theme()
-    best, why = head_order.opening(choices)
+    best, why = store.made(
+        "opening", [shown.segment, shown.batch_index], lambda: head_order.opening(choices), of=[run.run_id]
+    )
     metric = shown.metric or best
     orders = {
         name: label for name, label in head_order.ORDERS.items() if name != "loss" or head_order.lost(choices)
@@ -156,7 +161,7 @@ def _map_card(
         _map(key="map", data={**drawing, **moved}, on_picked_change=_take_click)
         st.html(map_figure.legend(choices, cells, metric, theme))
         if metric == "shape":
-            st.html(map_figure.reading(cell, choices))
+            st.html(map_figure.reading(cell))
         if metric == "loss_nats" and choices["loss_nats"].isna().all():
             states.note(
                 "Not measured: the predicted loss is split over heads only where the model is fitted."

@@ -116,7 +116,7 @@ def _cells(run: str, shown: Shown, words: Words | None, line: token_lines.Line) 
     size, (layer, head) = shown.run.block_k, shown.at
     place = numbers.tokens(line.first, line.tokens) if line.tokens > 1 else f"{line.first:,}"
     blocks = f"{line.first // size}-{(line.first + line.tokens - 1) // size}"
-    address = navigate.address("text", run=run, layer=layer, head=head, at=blocks)
+    address = navigate.address("text", run=run, layer=layer, head=head, row=shown.row or 0, at=blocks)
     passage = ""
     if words is not None:
         start = words.span_of_token(line.first, size)[0]
