@@ -101,7 +101,6 @@ def render() -> None:
         cards.probe_card(store, run, unit, choice, candidates)
         head_panel.claims_card(choice, run, None if own.empty else own.iloc[0])
     with right:
-        cards.scatter_card(store, run, unit, choice, candidates)
         answer_card.card(store, run, shown.batch_index)
     head_prompts.card(store, unit, shown.metric)
     if run.segments > 1:
@@ -109,6 +108,7 @@ def render() -> None:
     details = st.expander("All candidates", key="details", on_change="rerun", bind="query-params")
     if details.open:
         with details:
+            cards.scatter_card(store, run, unit, choice, candidates)
             cards.candidate_card(store, run, unit, candidates)
 
 

@@ -21,7 +21,7 @@ from routesparse.engine.store.block_shares import BlockShares, block_shares
 from routesparse.engine.store.owner_view import OwnerView
 from routesparse.engine.store.word_queries import Words
 
-_WORST = 6
+_WORST = 4
 
 
 def render() -> None:
