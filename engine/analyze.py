@@ -70,7 +70,7 @@ def analyze_prompt(
     calibration: Calibration | str | None = None,
     profile: LatencyProfile | str = "auto",
     audit: AuditDepth = "none",
-    trace: tuple[int, ...] = (),
+    trace_tokens: tuple[int, ...] = (),
     measure_dense: bool = False,
     check_answer: bool = True,
     keep_text: bool = True,
@@ -87,7 +87,7 @@ def analyze_prompt(
 
     audit: "rows" audits a random sample of body rows of every sparse unit; "full" all of them, and compares outputs
     with a dense forward pass (runtime/dense_forward.py). The time of auditing a unit is not part of total_ms.
-    trace: tokens whose rows are kept key by key in every head (audit/traced.py).
+    trace_tokens: whose rows are kept key by key in every head (audit/traced.py).
     measure_dense: run the dense prefill too, for its time, its next token and how it goes on (audit/answer.py);
     check_answer: also where nobody asked, if it is predicted to take at most DENSE_AFFORDABLE_MS. force: use a
     calibration that does not fit; the record tells what differs. run_id: None makes a new one. progress is called with
@@ -109,7 +109,7 @@ def analyze_prompt(
         if mismatch is not None and not force:
             calibrated.check(loaded.revision, config, loaded.dtype, profile)
     audits = None if audit == "none" else RowAuditor(None if audit == "full" else AUDIT_ROWS)
-    auditor = Tracer(check_trace(trace, prompt.tokens), audits) if trace else audits
+    auditor = Tracer(check_trace(trace_tokens, prompt.tokens), audits) if trace_tokens else audits
     fit = fitted.of_model(loaded.revision)
     if fit is not None and calibrated is None and config.policy == "priced" and config.head_floors is None:
         # A fit's losses and bounds are of runs by its floors.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
+from routesparse.app.ui import numbers
 from routesparse.engine.method import shape
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries
@@ -35,3 +38,13 @@ def with_shapes(store: OwnerView, run: RunRow, choices: pd.DataFrame) -> tuple[p
     parts = found[list(COLUMNS)].to_numpy(float)
     kinds = [shape.kind(row, p == "dense") for row, p in zip(parts, found["pattern"], strict=True)]
     return found.assign(shape=pd.Series(kinds, found.index, object)), cell
+
+
+def words(row: Any, what: str) -> str:
+    """Such as "vertical: attention on sink 7 %, local 25 %, ...", of a row with COLUMNS and ``shape``."""
+    if numbers.is_missing(row.sink_share):
+        return "reads everything" if row.shape == "dense" else "shape not measured"
+    parts = (
+        f"{part} {numbers.share(getattr(row, c), 0)}" for part, c in zip(shape.PARTS, COLUMNS, strict=True)
+    )
+    return f"{row.shape}: {what} {', '.join(parts)}"

@@ -167,7 +167,7 @@ def analyze(
             calibration=calibration,
             profile=profile,
             audit=audit,
-            trace=parse_trace(trace),
+            trace_tokens=parse_trace(trace),
             measure_dense=measure_dense,
             check_answer=not no_answer_check,
             keep_text=not no_text,

@@ -118,7 +118,7 @@ class WarmAnalysis:
             tuned_price=price,
             profile=request.profile,
             audit=request.audit,
-            trace=parse_trace(request.trace),
+            trace_tokens=parse_trace(request.trace),
             measure_dense=request.measure_dense,
             keep_text=request.keep_text,
             domain=request.domain,

@@ -13,6 +13,7 @@ import pandas as pd
 
 from routesparse.app.screens.routing_map import head_order
 from routesparse.app.ui import design, glossary, numbers
+from routesparse.app.unit import shapes
 from routesparse.app.unit.shapes import COLUMNS
 from routesparse.engine.method import families
 from routesparse.engine.method.shape import PARTS
@@ -209,7 +210,7 @@ def _hovers(choices: pd.DataFrame, metric: str, certified: pd.DataFrame | None) 
             f"predicted {numbers.micros(row.kernel_us)}",
         ]
         if metric == "shape":
-            lines.insert(1, _shape_words(row))
+            lines.insert(1, shapes.words(row, "attention on"))
         elif metric not in _IN_EVERY_HOVER:
             told = value_text(metric, getattr(row, metric))
             if row.pattern == families.DENSE and metric == "audited_error":
@@ -226,17 +227,6 @@ def _hovers(choices: pd.DataFrame, metric: str, certified: pd.DataFrame | None) 
             known = not numbers.is_missing(of_layer[row.layer])
             lines.append(f"layer’s certified mean {numbers.mass(of_layer[row.layer]) if known else 'none'}")
         yield "\n".join(lines)
-
-
-def _shape_words(row: Any) -> str:
-    """ "vertical: sink 7 %, local 25 %, ..." """
-    if row.shape is None:
-        return "shape not measured"
-    parts = [
-        f"{part} {numbers.share(getattr(row, name), 0)}" for part, name in zip(PARTS, COLUMNS, strict=True)
-    ]
-    known = not numbers.is_missing(row.sink_share)
-    return f"{row.shape}: attention on {', '.join(parts)}" if known else str(row.shape)
 
 
 def _times(rows: pd.DataFrame, choices: pd.DataFrame, tau_layer: float | None) -> dict[str, Any]:

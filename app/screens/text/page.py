@@ -224,7 +224,7 @@ def _marks(shown: Shown, words: Words, found: find.Found, drawn: Lines | None) -
     """What was found, the passage that was picked, the row and what it lost; and which of them to show first."""
     spans = [(int(start), int(end), lens.FOUND) for start, end in found.spans]
     go = spans[0][0] if spans else None
-    ends = None
+    ends: tuple[int, list[tuple[int, float, bool]]] | None = None
     if drawn is not None:
         here = words.span_of_token(drawn.position, shown.run.block_k)
         go, ends = here[0], (here[0], [])
