@@ -120,10 +120,8 @@ def _cells(kept: Kept, keys: int) -> np.ndarray:
     parts += [] if kept.keys is None else [kept.keys]
     pooled = [F.pad(part, (0, -part.shape[-1] % CELL)).unflatten(-1, (-1, CELL)).any(-1) for part in parts]
     most = max(part.shape[-1] for part in pooled)
-    found: np.ndarray = (
-        sum(F.pad(part.int(), (0, most - part.shape[-1])) for part in pooled).cpu().numpy() > 0
-    )  # type: ignore[union-attr]
-    return found
+    wide = torch.stack([F.pad(part, (0, most - part.shape[-1])) for part in pooled])
+    return wide.any(0).cpu().numpy()  # type: ignore[no-any-return]
 
 
 def _shares(cells: list[np.ndarray], positions: torch.Tensor) -> torch.Tensor:

@@ -105,11 +105,10 @@ def render() -> None:
     head_prompts.card(store, unit, shown.metric)
     if run.segments > 1:
         head_panel.segments_card(store, run, unit)
-    details = st.expander("All candidates", key="details", on_change="rerun", bind="query-params")
-    if details.open:
-        with details:
-            cards.scatter_card(store, run, unit, choice, candidates)
-            cards.candidate_card(store, run, unit, candidates)
+    # No expander: its margins would cost the table a column at 1,024 pixels.
+    if st.toggle("All candidates", key="details", bind="query-params"):
+        cards.candidate_card(store, run, unit, candidates)
+        cards.scatter_card(store, run, unit, choice, candidates)
 
 
 def _map_card(

@@ -105,6 +105,10 @@ def card(store: OwnerView, shown: Shown, words: Words | None, drawn: token_lines
             )
             if not cells:
                 elements.sub("It reads everything that it attends to: nothing recorded was lost.")
+            segment = word_queries.segment_of(store, shown.run.run_id, drawn.position) or 0
+            unit = queries.Unit(shown.run.run_id, *shown.at, segment, shown.batch_index)
+            place = view.address_of(store, unit)
+            navigate.link("Show in the probe’s picture", "map", **place, row=drawn.position)
         if words is None:
             elements.sub(row_words.NO_TEXT)
         elif drawn is None or drawn.run_id is None:
