@@ -101,14 +101,12 @@ def render() -> None:
         cards.probe_card(store, run, unit, choice, candidates)
         head_panel.claims_card(choice, run, None if own.empty else own.iloc[0])
     with right:
+        cards.scatter_card(store, run, unit, choice, candidates)
         answer_card.card(store, run, shown.batch_index)
-    head_prompts.card(store, unit, shown.metric)
+    cards.candidate_card(store, run, unit, candidates)
     if run.segments > 1:
         head_panel.segments_card(store, run, unit)
-    # No expander: its margins would cost the table a column at 1,024 pixels.
-    if st.toggle("All candidates", key="details", bind="query-params"):
-        cards.candidate_card(store, run, unit, candidates)
-        cards.scatter_card(store, run, unit, choice, candidates)
+    head_prompts.card(store, unit, shown.metric)
 
 
 def _map_card(

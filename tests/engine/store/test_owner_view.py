@@ -15,7 +15,7 @@ import pytest
 
 import routesparse.engine.store as package
 from routesparse.engine.errors import InputError, RouteSparseError, StoreError
-from routesparse.engine.rows import FallbackEventRow, TracedRow
+from routesparse.engine.rows import FallbackEventRow
 from routesparse.engine.store import bundle, queries, spool
 from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.labels import Label
@@ -44,7 +44,7 @@ ARGUMENTS = {
     "layer": lambda run_id: None,
     "head": lambda run_id: None,
     "token": lambda run_id: 5,
-    "position": lambda run_id: 1500,
+    "position": lambda run_id: 700,
     "limits": lambda run_id: None,
     "shape": lambda run_id: (2, 2),
     "most": lambda run_id: 50,
@@ -99,9 +99,8 @@ def make(factory, run_id, owner):
         ),
     )
     event = FallbackEventRow(run_id, 0, 0, 0, 0, 1, 3, 0.8, 0.9, "expand", 4, 12.5)
-    traced = TracedRow(run_id, 0, 0, 0, 0, 1500, 0.9, bytes(4), bytes(4), b"\x01")
     layers = tuple(replace(row, forward_error=0.01, lower_mass=0.75, raised=0) for row in record.layers)
-    return replace(record, run=run, layers=layers, fallbacks=(event,), traced_rows=(traced,))
+    return replace(record, run=run, layers=layers, fallbacks=(event,))
 
 
 def certificate(factory, run_id, owner):
