@@ -18,9 +18,10 @@ from routesparse.engine.audit.answer import (
     continued,
 )
 from routesparse.engine.audit.rows import AUDIT_ROWS, RowAuditor
+from routesparse.engine.audit.traced import Tracer
 from routesparse.engine.calibration import fitted
 from routesparse.engine.calibration.artifact import Calibration, load_calibration
-from routesparse.engine.config import AuditDepth, RouterConfig, default_config
+from routesparse.engine.config import AuditDepth, RouterConfig, check_trace, default_config
 from routesparse.engine.decide.ahead import (
     Compiled,
     blank_inputs,
@@ -69,6 +70,7 @@ def analyze_prompt(
     calibration: Calibration | str | None = None,
     profile: LatencyProfile | str = "auto",
     audit: AuditDepth = "none",
+    trace_tokens: tuple[int, ...] = (),
     measure_dense: bool = False,
     check_answer: bool = True,
     keep_text: bool = True,
@@ -85,6 +87,7 @@ def analyze_prompt(
 
     audit: "rows" audits a random sample of body rows of every sparse unit; "full" all of them, and compares outputs
     with a dense forward pass (runtime/dense_forward.py). The time of auditing a unit is not part of total_ms.
+    trace_tokens: whose rows are kept key by key in every head (audit/traced.py).
     measure_dense: run the dense prefill too, for its time, its next token and how it goes on (audit/answer.py);
     check_answer: also where nobody asked, if it is predicted to take at most DENSE_AFFORDABLE_MS. force: use a
     calibration that does not fit; the record tells what differs. run_id: None makes a new one. progress is called with
@@ -105,7 +108,8 @@ def analyze_prompt(
         mismatch = calibrated.mismatch(loaded.revision, config, loaded.dtype, profile)
         if mismatch is not None and not force:
             calibrated.check(loaded.revision, config, loaded.dtype, profile)
-    auditor = None if audit == "none" else RowAuditor(None if audit == "full" else AUDIT_ROWS)
+    audits = None if audit == "none" else RowAuditor(None if audit == "full" else AUDIT_ROWS)
+    auditor = Tracer(check_trace(trace_tokens, prompt.tokens), audits) if trace_tokens else audits
     fit = fitted.of_model(loaded.revision)
     if fit is not None and calibrated is None and config.policy == "priced" and config.head_floors is None:
         # A fit's losses and bounds are of runs by its floors.

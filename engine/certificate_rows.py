@@ -122,6 +122,12 @@ class ClaimRow:
     hit_rate_bound: ranges.Mass | None = None  # at least
     plan_error: ranges.Error | None = None  # mean relative output error of the plan in float32
     disagreement: ranges.Error | None = None  # largest distance between the function's output and the plan's
+    # Where the cells that the plan reads lie (method/shape.py); None where it reads everything.
+    sink_share: ranges.Mass | None = None
+    local_share: ranges.Mass | None = None
+    vertical_share: ranges.Mass | None = None
+    slash_share: ranges.Mass | None = None
+    scattered_share: ranges.Mass | None = None
 
 
 @dataclass(frozen=True)

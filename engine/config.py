@@ -86,9 +86,29 @@ class LatencyBudget:
         return f"{self.value:g}us" if self.unit == "us" else f"{self.value:g}"
 
 
+MOST_TRACED = 16  # rows of a run that are kept key by key
+
+
 def default_segment(on_gpu: bool) -> int:
     """Tokens of a segment where nobody names them: deciding costs a GPU by the segment and a CPU by the token."""
     return 131_072 if on_gpu else 16_384
+
+
+def parse_trace(text: str | None) -> tuple[int, ...]:
+    """Tokens as people name them, "120,4071". Errors: ConfigError."""
+    parts = [] if text is None or not text.strip() else text.split(",")
+    if len(parts) > MOST_TRACED or not all(p.strip().isascii() and p.strip().isdigit() for p in parts):
+        raise ConfigError(
+            f"trace {str(text)[:40]!r} names no tokens; pass at most {MOST_TRACED} numbers, such as 120,4071"
+        )
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def check_trace(trace: tuple[int, ...], tokens: int) -> tuple[int, ...]:
+    """Errors: ConfigError for a token that the prompt does not have."""
+    if trace and trace[-1] >= tokens:
+        raise ConfigError(f"trace names token {trace[-1]:,}; the prompt has 0 to {tokens - 1:,}")
+    return trace
 
 
 @dataclass(frozen=True)

@@ -217,6 +217,12 @@ class HeadChoiceRow:
     gate_threshold: ranges.Mass | None = None  # lambda of this unit
     # What the run's predicted loss owes to this head, nats a token; None where the model is not fitted.
     loss_nats: ranges.Amount | None = None
+    # Where the attention of the routing rows lies (method/shape.py); they add up to 1.
+    sink_share: ranges.Mass | None = None
+    local_share: ranges.Mass | None = None
+    vertical_share: ranges.Mass | None = None
+    slash_share: ranges.Mass | None = None
+    scattered_share: ranges.Mass | None = None
 
     @property
     def outcome(self) -> Outcome:
@@ -309,6 +315,23 @@ class WorstRow:
     error: ranges.Amount  # ||o - o~|| / ||o||
     lost_blocks: ranges.Blob4  # int32 little endian: the KV blocks that it lost most mass on, most first
     lost_mass: ranges.Blob4  # float32 little endian: the share of the row's attention lost on each
+
+
+@dataclass(frozen=True)
+class TracedRow:
+    """One row that somebody chose, in one head (table traced_row): its strongest keys, most first, those that were
+    dropped among them."""
+
+    run_id: ranges.RunId
+    batch_index: ranges.Place
+    layer: ranges.Layer
+    head: ranges.Head
+    segment: ranges.Place
+    position: ranges.Token  # key-axis position of the row: its token
+    mass: ranges.Mass  # retained mass, by what ran
+    keys: ranges.Blob4  # int32 little endian: tokens
+    weights: ranges.Blob4  # float32 little endian: the share of the row's attention on each
+    read: ranges.Blob1  # uint8: 1 where the run read it
 
 
 @dataclass(frozen=True)
@@ -411,6 +434,7 @@ class Audited:
     units: tuple[AuditRow, ...] = ()
     worst_rows: tuple[WorstRow, ...] = ()
     block_reads: tuple[BlockReadsRow, ...] = ()
+    traced_rows: tuple[TracedRow, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -425,6 +449,7 @@ class RunRecord:
     audits: tuple[AuditRow, ...] = ()
     worst_rows: tuple[WorstRow, ...] = ()
     block_reads: tuple[BlockReadsRow, ...] = ()
+    traced_rows: tuple[TracedRow, ...] = ()
     probes: tuple[ProbeRow, ...] = ()
     answers: tuple[AnswerRow, ...] = ()
     continuations: tuple[ContinuationRow, ...] = ()

@@ -11,42 +11,45 @@ from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries
 from routesparse.engine.store.owner_view import OwnerView
 
+# Lenses of the map; those behind LENSES are chosen from a list.
 METRICS: dict[str, str] = {
-    "pattern": "Pattern",
+    "shape": "Shape",
+    "pattern": "Family",
     "density": "Density",
+    "loss_nats": "Predicted loss",
+    "audited_error": "Audited error",
     "mass": "Retained mass",
     "lower_mass": "Certified",
     "disagreement": "Disagreement",
     "risk": "Risk",
     "entropy": "Entropy",
     "fallback": "Fallback",
-    "audited_error": "Audited error",
-    "loss_nats": "Predicted loss",
 }
+LENSES = ("shape", "pattern", "density", "loss_nats", "audited_error")
 
 
 @dataclass(frozen=True)
 class View:
-    """What the map shows; layer and head are None until one is picked."""
+    """What the map shows; layer and head are None until one is picked, metric until a lens is."""
 
     run_id: str
     layer: int | None
     head: int | None
     segment: int
     batch_index: int
-    metric: str
+    metric: str | None
 
 
 def read(run: RunRow) -> View:
     """The view that the address names; whatever is missing or out of range falls back to the default."""
-    metric = st.query_params.get("metric", "pattern")
+    metric = st.query_params.get("metric")
     return View(
         run_id=run.run_id,
         layer=number("layer", run.layers),
         head=number("head", run.heads),
         segment=number("segment", run.segments) or 0,
         batch_index=number("batch", run.batch) or 0,
-        metric=metric if metric in METRICS else "pattern",
+        metric=metric if metric in METRICS else None,
     )
 
 

@@ -6,7 +6,6 @@ mask, whose cells may be several KV blocks. The prompt's text is shown escaped, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 
@@ -76,6 +75,24 @@ def _probed(heatmap: queries.Heatmap, reads: np.ndarray, row: int) -> RowLoss:
     return RowLoss(int(heatmap.positions[row]), mass, None, passages, False)
 
 
+def nearest(
+    store: OwnerView, unit: queries.Unit, candidates: pd.DataFrame, position: int, body_end: int
+) -> tuple[RowLoss, list[tuple[int, int, float]]] | None:
+    """The recorded row of the probe nearest to a token: what it lost, and the passages that it read. None without a
+    probe. body_end: rows from there on are dense and read everything."""
+    heatmap = queries.probe_full(store, unit)
+    if heatmap is None or heatmap.levels is None or candidates.empty:
+        return None
+    row = int(np.abs(heatmap.positions - position).argmin())
+    chosen = int(candidates.loc[candidates["chosen"], "candidate"].iloc[0])
+    reads = masks.reads(heatmap, candidates, chosen) | (heatmap.positions >= body_end)[:, None]
+    kept = np.where(masks.cells_read(heatmap, reads)[row], heatmap.mass[row], 0.0)
+    top = np.argsort(-kept, kind="stable")[: 2 * MOST_PASSAGES]
+    pool = heatmap.block_pool
+    read = [(int(cell) * pool, pool, float(kept[cell])) for cell in top if kept[cell] > 0]
+    return _probed(heatmap, reads, row), read
+
+
 def describe(loss: RowLoss) -> str:
     """Where a row's loss comes from, for the line under it."""
     if loss.exact:
@@ -136,10 +153,8 @@ def card(
     unit: queries.Unit,
     loss: RowLoss | None,
     words: Words | None,
-    on_show: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Draw it. on_show: what a passage's button does, with its first KV block and how many; None: they are words only,
-    and a link leads to the page Text."""
+    """Draw it."""
     position = wanted(run)
     with elements.card("row"):
         if loss is None:
@@ -160,21 +175,11 @@ def card(
             elements.sub(f"It lost most of its attention on{least}:")
         for rank, (block, blocks, share) in enumerate(loss.passages, start=1):
             name = f"{rank}. {passage_name(run, block, blocks)}: {numbers.share(share, 2)}"
-            with st.container(key=f"goto-passage-{rank}"):
-                if on_show is None:
-                    elements.note(name)
-                else:
-                    st.button(
-                        name, key=f"passage-{rank}", type="tertiary", on_click=on_show, args=(block, blocks)
-                    )
-                st.html(passage_html(words, block, blocks))
+            elements.note(name)
+            st.html(passage_html(words, block, blocks))
         if words is None:
             elements.sub(NO_TEXT)
-        place = view.address_of(store, unit)
-        if on_show is None:
-            navigate.link("Show in the text", "text", **place, row=loss.position)
-        else:
-            navigate.link("Show in the probe’s picture", "map", **place, row=loss.position)
+        navigate.link("Show in the text", "text", **view.address_of(store, unit), row=loss.position)
         rows = pd.DataFrame(loss.passages, columns=["key_block", "blocks", "lost_mass"])
         exports.chart_foot(
             f"row-{queries.label(run.run_id)}-layer-{unit.layer}-head-{unit.head}-token-{loss.position}",

@@ -24,6 +24,7 @@ from routesparse.engine.config import AuditDepth
 from routesparse.engine.decide.decision import Decision, LayerSettings
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.method.certificate import paper_error_bound, row_lower_bound, tight_error_bound
+from routesparse.engine.method.segments import Segment
 from routesparse.engine.rows import Audited, AuditRow, BlockReadsRow, WorstRow
 from routesparse.engine.seeds import stable_seed
 from routesparse.kernels.logits import capped_logits
@@ -173,24 +174,12 @@ def measure_rows(
     values = inputs.v[b, h // inputs.groups, : segment.keys].float()
     value_norm = values.norm(dim=-1)
     v_max = value_norm.max()
-    first_key = int(inputs.first_keys()[b])
     names = ("mass", "error", "norm", "sparse_norm", *(("deviation",) if executed is not None else ()))
     parts: dict[str, list[torch.Tensor]] = {name: [] for name in names}
     size = max(ROW_CHUNK, CHUNK_SCORES // segment.keys) if keys.is_cuda else ROW_CHUNK
     for chunk in rows.to(keys.device).split(size):
-        end = int(chunk.max()) + segment.position + 1
-        query = inputs.q[b, h].index_select(0, chunk + segment.first).float()
-        logits = capped_logits(query, keys[:end], inputs.scale, inputs.softcap)
-        key = torch.arange(end, device=keys.device)
-        hidden = (key > (chunk + segment.position).view(-1, 1)) | (key < first_key)
-        logits.masked_fill_(hidden, -torch.inf)
-        sink = None
-        if inputs.sinks is not None:
-            sink = inputs.sinks[h].float().expand(len(chunk), 1)
-            logits = torch.cat([logits, sink], dim=1)
-        weights = logits.softmax(-1)
-        sink_weight = weights[:, end:].sum(-1)
-        weights = weights[:, :end]
+        weights, sink_weight = row_weights(inputs, segment, b, h, chunk)
+        end = weights.shape[1]
         kept = weights * kept_keys(decision, b, h, chunk, end)
         mass = (kept.sum(-1) + sink_weight).clamp(max=1.0)
         exact = weights @ values[:end]
@@ -217,6 +206,23 @@ def measure_rows(
     measured["tight"] = tight_error_bound(measured["mass"], measured.pop("sparse_norm"), top)
     measured["v_max"] = np.array(top)
     return measured
+
+
+def row_weights(
+    inputs: AttentionInputs, segment: Segment, b: int, h: int, rows: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Exact softmax weights float32 [P, keys up to the last row] of rows int64 [P], and what lies on a sink, [P]."""
+    end = int(rows.max()) + segment.position + 1
+    keys = inputs.k[b, h // inputs.groups, :end].float()
+    query = inputs.q[b, h].index_select(0, rows + segment.first).float()
+    logits = capped_logits(query, keys, inputs.scale, inputs.softcap)
+    key = torch.arange(end, device=keys.device)
+    hidden = (key > (rows + segment.position).view(-1, 1)) | (key < int(inputs.first_keys()[b]))
+    logits.masked_fill_(hidden, -torch.inf)
+    if inputs.sinks is not None:
+        logits = torch.cat([logits, inputs.sinks[h].float().expand(len(rows), 1)], dim=1)
+    weights = logits.softmax(-1)
+    return weights[:, :end], weights[:, end:].sum(-1)
 
 
 def kept_keys(decision: Decision, b: int, h: int, rows: torch.Tensor, keys: int) -> torch.Tensor:

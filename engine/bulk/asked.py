@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from routesparse.engine.models.load import LoadedModel
 
 # As analyze_prompt has them.
-_WISHES = ("audit", "measure_dense", "check_answer", "keep_text", "domain", "force")
+_WISHES = ("audit", "trace_tokens", "measure_dense", "check_answer", "keep_text", "domain", "force")
 AnalyzePrompt = Callable[..., RunRecord]  # engine/analyze.py's analyze_prompt
 
 
@@ -44,6 +44,7 @@ class Asked:
     tuned_price: TunedPrice | None = None
     profile: str = "auto"
     audit: AuditDepth = "none"
+    trace_tokens: tuple[int, ...] = ()  # tokens whose rows are traced
     measure_dense: bool = False
     check_answer: bool = True
     keep_text: bool = True

@@ -101,7 +101,7 @@ class Request:
             if isinstance(reads, PlanReads):
                 reads.check_attention(inputs, window)
         planned = self.plan is not None
-        drawn = score_rows(inputs, out, rows, window, reads, planned)
+        drawn = score_rows(inputs, out, rows, window, reads, planned, shaped=True)
         cached = shape[3] - shape[2]
         if self.rows_at and window is not None and cached == window - 1:
             raise ConfigError(

@@ -33,6 +33,7 @@ from routesparse.engine.certificate_rows import (
 from routesparse.engine.certification import named_rows
 from routesparse.engine.certification.bounds import least_mean, most_mean, most_share, share_within_largest
 from routesparse.engine.config import check_settings
+from routesparse.engine.method.shape import PARTS
 from routesparse.engine.rounding import all_digits, at_least, at_most
 from routesparse.engine.rows import EXECUTED_TOLERANCE
 from routesparse.engine.schema import POSITIVE, Holds, Number
@@ -216,7 +217,11 @@ def _plan_claims(scores: dict[str, np.ndarray], settings: Settings, error: float
     """The part of a ClaimRow that is about a plan."""
     mass, hit = np.clip(scores["mass"].astype(np.float64), 0.0, 1.0), scores["hit"]
     low = int((mass < settings.mass_level).sum())
+    parts = scores["shares"].astype(np.float64)
+    parts = parts[np.isfinite(parts).all(-1)]
+    shares = {} if not len(parts) else dict(zip(PARTS, parts.mean(0).tolist(), strict=True))
     return {
+        **{f"{part}_share": share for part, share in shares.items()},
         "mass": float(mass.mean()),
         "mass_bound": least_mean(mass, error),
         "low_rows": low,

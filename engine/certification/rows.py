@@ -22,15 +22,18 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from routesparse.engine.certification.reads import Reads
 from routesparse.engine.device.constants import to_device
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import PromptError
+from routesparse.engine.method import shape
 from routesparse.engine.seeds import stable_seed
 from routesparse.kernels.exact_rows import Kept, exact_rows, joined_rows
 
 ROWS = 64  # of each head
+CELL = 64  # keys that a plan's shape is judged by
 MOST_READ = 1 << 28  # rows x keys of a plan looked at together
 
 
@@ -47,6 +50,7 @@ class RowScores:
     largest: torch.Tensor | None = None  # int64
     plan_error: torch.Tensor | None = None
     disagreement: torch.Tensor | None = None
+    shares: torch.Tensor | None = None  # [B, H, 5]: where what the plan reads lies (method/shape.py)
     dense: bool = False  # there is a plan, but none for this layer: it counts as reading everything
 
     def numpy(self) -> dict[str, np.ndarray]:
@@ -83,26 +87,54 @@ def score_rows(
     window: int | None = None,
     reads: Reads | None = None,
     planned: bool = False,
+    shaped: bool = False,
 ) -> RowScores:
     """Score rows int64 [B, H, C] (on the CPU) of the function's output [B, H, n_q, D].
 
-    reads: what the plan reads; with ``planned`` and None it reads everything. A GPU is not waited for without padding.
+    reads: what the plan reads; with ``planned`` and None it reads everything. shaped: describe it by its shape, too. A
+    GPU is not waited for without padding and shape.
     """
     batch, heads, count = rows.shape
     n_k = inputs.k.shape[2]
     shift = n_k - inputs.q.shape[2]
     # What a plan reads of a row is a byte a key at most.
     step = count if reads is None else max(1, MOST_READ // (batch * heads * n_k))
-    parts = []
+    parts, cells = [], []
     # A model's layers may lie on several GPUs, and kernels start on the current one.
     with torch.cuda.device_of(inputs.q):
         for chunk in rows.split(step, 2):
             kept = None if reads is None else _kept(reads, to_device(chunk, inputs.q.device), n_k)
+            if shaped and kept is not None:
+                cells.append(_cells(kept, n_k))
             first_keys = None if inputs.key_start is None else inputs.first_keys()
             rest = {"first_keys": first_keys, "window": window, "planned": planned, "kept": kept}
             parts.append(exact_rows(inputs.logits, inputs.v, out, chunk, **rest))
     whole = parts[0] if len(parts) == 1 else joined_rows(parts)
-    return RowScores(rows + shift, **vars(whole), dense=planned and reads is None)
+    shares = _shares(cells, rows + shift) if shaped and planned else None
+    return RowScores(rows + shift, **vars(whole), shares=shares, dense=planned and reads is None)
+
+
+def _cells(kept: Kept, keys: int) -> np.ndarray:
+    """bool [B, H, C, cells]: the cells of CELL keys of which a plan reads any."""
+    parts = [] if kept.blocks is None else [kept.blocks.repeat_interleave(kept.block, -1)[..., :keys]]
+    parts += [] if kept.keys is None else [kept.keys]
+    pooled = [F.pad(part, (0, -part.shape[-1] % CELL)).unflatten(-1, (-1, CELL)).any(-1) for part in parts]
+    most = max(part.shape[-1] for part in pooled)
+    wide = torch.stack([F.pad(part, (0, most - part.shape[-1])) for part in pooled])
+    return wide.any(0).cpu().numpy()  # type: ignore[no-any-return]
+
+
+def _shares(cells: list[np.ndarray], positions: torch.Tensor) -> torch.Tensor:
+    """[B, H, 5]; NaN where the plan reads everything."""
+    batch, heads, count = positions.shape
+    if not cells:
+        return torch.full((batch, heads, len(shape.PARTS)), torch.nan)
+    mask = np.concatenate(cells, 2).reshape(batch * heads, count, -1)
+    own = positions.reshape(-1, count).numpy() // CELL
+    found = shape.shares(mask, own, mask)
+    later = np.arange(mask.shape[-1]) > own[..., None]
+    found[(mask | later).all((1, 2))] = np.nan
+    return torch.from_numpy(found).view(batch, heads, -1)
 
 
 def _kept(reads: Reads, rows: torch.Tensor, keys: int) -> Kept:

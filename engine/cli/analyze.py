@@ -39,6 +39,7 @@ from routesparse.engine.config import (
     argument,
     certified_mass,
     default_segment,
+    parse_trace,
 )
 from routesparse.engine.crew.crews import Processes
 from routesparse.engine.errors import InputError
@@ -94,6 +95,12 @@ def analyze(
         int | None, typer.Option(help="Tokens below which dense runs untouched; default: from the profile.")
     ] = None,
     domain: Annotated[str | None, typer.Option(help="A label for grouping runs, such as code.")] = None,
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            help="Tokens whose rows are kept key by key in every head, such as 120,4071; 16 at most."
+        ),
+    ] = None,
     measure_dense: Annotated[
         bool, typer.Option("--measure-dense", help="Run the dense prefill too, however long it takes.")
     ] = False,
@@ -160,6 +167,7 @@ def analyze(
             calibration=calibration,
             profile=profile,
             audit=audit,
+            trace_tokens=parse_trace(trace),
             measure_dense=measure_dense,
             check_answer=not no_answer_check,
             keep_text=not no_text,

@@ -14,6 +14,7 @@ from routesparse.engine import paths
 from routesparse.engine.bulk.asked import Analyst, Asked
 from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.folders import own_folder
+from routesparse.engine.config import parse_trace
 from routesparse.engine.errors import CalibrationError, ConfigError, is_out_of_memory
 from routesparse.engine.jobs.documents import unpack
 from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest
@@ -117,6 +118,7 @@ class WarmAnalysis:
             tuned_price=price,
             profile=request.profile,
             audit=request.audit,
+            trace_tokens=parse_trace(request.trace),
             measure_dense=request.measure_dense,
             keep_text=request.keep_text,
             domain=request.domain,

@@ -24,6 +24,7 @@ from routesparse.engine.config import (
     certified_mass,
     check_settings,
     default_segment,
+    parse_trace,
 )
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.files.plain_files import few_values
@@ -110,6 +111,7 @@ class RunRequest(Request):
     label: str = "pasted text"  # of the prompt; shortened to the last part of a path, never opened
     profile: Text = "auto"
     break_even: Tokens | None = None  # tokens
+    trace: Line | None = None  # tokens whose rows are kept key by key, "120,4071"
     measure_dense: bool = False  # however long; without, where it is quick
     owner: Text | None = None  # whose job and run it is; the queue sets it, never a page's address
     rope: Text | None = None  # the JSON of a RopeScaling; None: the model's own positions
@@ -128,6 +130,7 @@ class RunRequest(Request):
             if self.policy != "priced" or (self.price, self.quality) != (None, None):
                 raise ConfigError("a loss sets the price: leave price, quality target and another policy out")
         check_domain(self.domain)
+        parse_trace(self.trace)
         self.config().check_runnable()
 
     def config(self, on_gpu: bool = False) -> RouterConfig:

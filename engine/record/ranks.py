@@ -16,7 +16,16 @@ import numpy as np
 from routesparse.engine.record.block_reads import within_bytes
 from routesparse.engine.rows import LayerRow, RunRecord, RunRow
 
-_BY_HEAD = ("choices", "candidates", "fallbacks", "audits", "worst_rows", "block_reads", "probes")
+_BY_HEAD = (
+    "choices",
+    "candidates",
+    "fallbacks",
+    "audits",
+    "worst_rows",
+    "block_reads",
+    "traced_rows",
+    "probes",
+)
 _TIMES = ("probe_us", "index_us", "route_us", "kernel_us")
 _SUMMED = (
     "heads",

@@ -17,8 +17,10 @@ from routesparse.engine.calibration.drift import describe_prompt
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.decision import Decision
 from routesparse.engine.decide.heatmap import Heatmap
+from routesparse.engine.method import shape
 from routesparse.engine.method.certificate import conformal_lower_mass, row_lower_bound
 from routesparse.engine.method.fallback import LayerBounds
+from routesparse.engine.method.records import ROUTING
 from routesparse.engine.method.router import admissible
 from routesparse.engine.provenance import git_commit, versions
 from routesparse.engine.record.block_reads import within_bytes
@@ -51,8 +53,9 @@ def record_prompt(settings: RunSettings, prompt: PromptTrace, info: RunInfo) -> 
     tau = settings.config.least_head_mass
     for layer_pass in prompt.passes:
         for decision, pictures in zip(layer_pass.decisions, layer_pass.heatmaps, strict=True):
+            shapes = _shapes(decision, pictures)
             for unit in range(decision.batch * decision.heads):
-                choices.append(_choice(settings, run_id, decision, unit, prompt.tokens))
+                choices.append(_choice(settings, run_id, decision, unit, prompt.tokens, shapes[unit]))
                 candidates += _candidates(run_id, decision, unit, tau)
                 probes.append(_probe(run_id, decision, unit, pictures[unit].reduced(*reduction)))
             events += _events(run_id, decision, settings.config)
@@ -68,6 +71,7 @@ def record_prompt(settings: RunSettings, prompt: PromptTrace, info: RunInfo) -> 
         audits=audits,
         worst_rows=tuple(replace(row, run_id=run_id) for a in audited for row in a.worst_rows),
         block_reads=tuple(within_bytes(run_id, [row for a in audited for row in a.block_reads])),
+        traced_rows=tuple(replace(row, run_id=run_id) for a in audited for row in a.traced_rows),
         probes=tuple(probes),
         prompt=None if info.prompt is None else replace(info.prompt, run_id=run_id),
     )
@@ -102,7 +106,27 @@ def _candidate(run_id: str, decision: Decision, unit: int, place: int) -> dict[s
     }
 
 
-def _choice(settings: RunSettings, run_id: str, decision: Decision, unit: int, tokens: int) -> HeadChoiceRow:
+def _shapes(decision: Decision, pictures: Sequence[Heatmap]) -> list[dict[str, Any]]:
+    """Of each unit, from the routing rows of its picture at full size."""
+    mass = np.stack([np.where((one.kinds == ROUTING)[:, None], one.mass, 0) for one in pictures])
+    cell = pictures[0].pool * decision.segment.block_k
+    found = shape.shares(mass, np.stack([one.positions for one in pictures]) // cell)
+    return [
+        {f"{name}_share": value for name, value in zip(shape.PARTS, unit, strict=True)}
+        if unit[0] == unit[0]
+        else {}
+        for unit in found.tolist()
+    ]
+
+
+def _choice(
+    settings: RunSettings,
+    run_id: str,
+    decision: Decision,
+    unit: int,
+    tokens: int,
+    shares: dict[str, Any],
+) -> HeadChoiceRow:
     place = int(decision.certified.choice[unit])
     scores = decision.scores
     sparse = bool(decision.sparse[unit])
@@ -129,6 +153,7 @@ def _choice(settings: RunSettings, run_id: str, decision: Decision, unit: int, t
         reason=choice_reason(decision, unit, settings.config),
         unmet=bool(decision.certified.unmet[unit]),
         gate_threshold=float(decision.gate_threshold[unit].max()),
+        **shares,
     )
 
 

@@ -40,8 +40,8 @@ from routesparse.engine.store.rules import Object
 
 FORMAT = "routesparse-bundle"
 # 1 named lambda and g "gate"; 2 had no answer, worst_row and block_reads; 3 no continuation; 4 no certificates;
-# 5 no named rows; 6 no loss
-SCHEMA_VERSION = 7
+# 5 no named rows; 6 no loss; 7 no shapes and no traced rows
+SCHEMA_VERSION = 8
 MANIFEST = "manifest.json"
 MOST_MANIFEST_BYTES = 1 << 20  # real ones have 3 KB
 PROBE_LIMIT_BYTES = 20 * 1024 * 1024

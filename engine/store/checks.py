@@ -31,6 +31,7 @@ _KEYS = {
         ("head_choice", "audit", "probe", "block_reads"), ("batch_index", "layer", "head", "segment")
     ),
     "worst_row": ("batch_index", "layer", "head", "segment", "rank"),
+    "traced_row": ("batch_index", "layer", "head", "position"),
     "answer": ("batch_index", "token_id"),
     "continuation": ("batch_index",),
     "loss": ("batch_index", "position"),
@@ -119,7 +120,10 @@ def _run(run: dict[str, Any], tables: Mapping[str, pa.Table]) -> None:
     _known_candidates(tables)
     _heatmaps(tables["probe"], tables["candidate_score"], run["tokens"], run["block_k"])
     if "worst_row" in tables:
-        _worst_rows(tables["worst_row"], run["tokens"], run["block_k"])
+        blocks = -(-run["tokens"] // run["block_k"])
+        _lists("worst_row", tables["worst_row"], run["tokens"], ("lost_blocks", blocks), "lost_mass")
+    if "traced_row" in tables:
+        _lists("traced_row", tables["traced_row"], run["tokens"], ("keys", run["tokens"]), "weights", "read")
     if "block_reads" in tables:
         _sized("block_reads", tables["block_reads"], {"reads": 1, "mass": 2, "lost": 2}, "cells")
     if "continuation" in tables:
@@ -213,23 +217,22 @@ def _heatmaps(probe: pa.Table, candidates: pa.Table, tokens: int, block_k: int) 
             raise FieldError(f"probe.positions in row {place}", positions[:8].tolist(), wanted)
 
 
-def _worst_rows(rows: pa.Table, tokens: int, block_k: int) -> None:
-    """Positions in the prompt; as many shares as lost KV blocks, which the prompt has."""
-    check_column("worst_row.position", rows["position"], whole(0, tokens - 1))
-    if not pc.all(
-        pc.equal(pc.binary_length(rows["lost_blocks"]), pc.binary_length(rows["lost_mass"]))
-    ).as_py():
-        raise FieldError("the size of worst_row.lost_mass", None, "that of lost_blocks")
-    blocks = -(-tokens // block_k)
-    for name, kind, low, high in (
-        ("lost_blocks", "<i4", 0, blocks - 1),
-        ("lost_mass", "<f4", -ROUNDING, 1 + ROUNDING),
+def _lists(name: str, rows: pa.Table, tokens: int, places: tuple[str, int], *values: str) -> None:
+    """Positions in the prompt; as many values of each kind, in [0, 1], as places, which are below places[1]."""
+    check_column(f"{name}.position", rows["position"], whole(0, tokens - 1))
+    count = pc.divide(pc.binary_length(rows[places[0]]), 4)
+    for column, kind, low, high in (
+        (places[0], "<i4", 0.0, places[1] - 1.0),
+        *((value, "u1" if value == "read" else "<f4", -ROUNDING, 1 + ROUNDING) for value in values),
     ):
-        for some in rows[name].chunks:
-            values = np.frombuffer(b"".join(some.to_pylist()), kind)
-            outside = ~((values >= low) & (values <= high))
+        fits = pc.equal(pc.binary_length(rows[column]), pc.multiply(count, np.dtype(kind).itemsize))
+        if not pc.all(fits, min_count=0).as_py():
+            raise FieldError(f"the size of {name}.{column}", None, f"that of {places[0]}")
+        for some in rows[column].chunks:
+            found = np.frombuffer(b"".join(some.to_pylist()), kind)
+            outside = ~((found >= low) & (found <= high))
             if outside.any():
-                raise FieldError(f"worst_row.{name}", float(values[outside][0]), f"from {low} to {high}")
+                raise FieldError(f"{name}.{column}", float(found[outside][0]), f"from {low:g} to {high:g}")
 
 
 def _sized(name: str, table: pa.Table, widths: Mapping[str, int], *counts: str) -> None:

@@ -9,11 +9,13 @@ import pandas as pd
 from routesparse.engine.store import queries
 from routesparse.engine.store.owner_view import OwnerView
 
-MOST_RUNS = 50
+MOST_RUNS = 1_000
 _COLUMNS = """
     c.segment, c.first_token, c.tokens, c.pattern, c.budget, c.density, c.gate_statistic, c.lower_mass, c.disagreement,
-    c.risk, c.kernel_us, c.fallback, a.mass AS audited_mass, a.mean_error AS audited_error
+    c.risk, c.kernel_us, c.fallback, c.loss_nats, a.mass AS audited_mass, a.mean_error AS audited_error
 """
+# By which a head's figures may be compared.
+SETTINGS = "concat_ws('|', policy, price, tau, tau_layer, budget, calibration, probe_mode, block_q, block_k)"
 _AUDIT = "LEFT JOIN audit a USING (run_key, batch_index, layer, head, segment)"
 _CHOSEN = "(SELECT run_key, run_id, domain FROM run WHERE list_contains(?::VARCHAR[], run_id)) r"
 
@@ -49,18 +51,22 @@ def over_segments(store: OwnerView, unit: queries.Unit) -> pd.DataFrame:
 
 
 def over_runs(store: OwnerView, unit: queries.Unit) -> pd.DataFrame:
-    """The same layer, head and segment number in the newest runs of the same weights, this one included.
+    """The same layer, head and segment number in the newest runs of the same weights, this one included: of each prompt
+    under the same settings the newest. ``alike``: the settings are this run's.
 
     Weights count by their revision: another checkpoint's head of the same number is another head.
     """
     return store.frame(
         f"""
-        WITH same AS (
-            SELECT run_key, run_id, prompt_name, domain, tau, created_at FROM run
-            WHERE model_revision = (SELECT model_revision FROM run WHERE run_id = ?)
-            ORDER BY run_id = ? DESC, created_at DESC LIMIT {MOST_RUNS}
+        WITH this AS (SELECT model_revision AS weights, {SETTINGS} AS settings FROM run WHERE run_id = ?),
+        same AS (
+            SELECT run_key, run_id, prompt_name, domain, tau, created_at, {SETTINGS} = this.settings AS alike
+            FROM run, this WHERE model_revision = weights
+            QUALIFY row_number() OVER (
+                PARTITION BY prompt_sha256, {SETTINGS} ORDER BY run_id = ? DESC, created_at DESC, run_key DESC) = 1
+            ORDER BY alike DESC, created_at DESC LIMIT {MOST_RUNS}
         )
-        SELECT run_id, prompt_name, domain, tau, {_COLUMNS}
+        SELECT run_id, prompt_name, domain, tau, alike, {_COLUMNS}
         FROM same JOIN head_choice c USING (run_key) {_AUDIT}
         WHERE c.layer = ? AND c.head = ? AND c.segment = ? AND c.batch_index = 0
         ORDER BY created_at DESC, run_key DESC

@@ -20,7 +20,7 @@ from routesparse.engine.errors import StoreError
 from routesparse.engine.store import store_errors, tables
 from routesparse.engine.store.tables import FACT_TABLES, HEADS, OF_CERTIFICATES
 
-VERSION = 16  # of the tables: one more with every change of a record class or of tables.sql
+VERSION = 17  # of the tables: one more with every change of a record class or of tables.sql
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,

@@ -73,6 +73,18 @@ class Heatmap:
     first_row: int = 0
 
 
+@dataclass(frozen=True)
+class RoutingPictures:
+    """Probe heatmaps of units: layer, head int [units], mass float32 [units, rows, columns] with 0 for rows of another
+    kind than routing, positions int32 [units, rows] in tokens, ``pool`` KV blocks a column."""
+
+    layer: np.ndarray
+    head: np.ndarray
+    mass: np.ndarray
+    positions: np.ndarray
+    pool: int
+
+
 def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
     """All runs that pass, newest first, with ``speedup``, ``fallback_share``, ``uncertified_units``,
     ``stored_units`` and ``stored_layers`` (fewer than ``units`` and ``layers`` where a routed run lost rows), and for
@@ -358,6 +370,38 @@ def _full_heatmap(row: dict[str, Any], place: Path) -> Heatmap:
         levels=levels,
         mask_pool=row.get("mask_pool") or 1,
     )
+
+
+def routing_pictures(
+    store: OwnerView, run_id: str, segment: int, batch_index: int = 0
+) -> RoutingPictures | None:
+    """The probe of every unit of a segment; None where it was not recorded, or the bundle is gone.
+
+    Errors: InputError.
+    """
+    place = store.bundle(run_id)
+    if place is None:
+        return None
+    names = ["layer", "head", "rows", "columns", "pool", "scale", "positions", "kinds", "mass"]
+    wanted = [("segment", "=", segment), ("batch_index", "=", batch_index)]
+    try:
+        found = pq.read_table(place / "probe.parquet", columns=names, filters=wanted).to_pylist()
+        if not found:
+            return None
+        routing = thumbnail.KINDS.index("routing")
+        mass = [thumbnail.full_mass(*(one[n] for n in ("mass", "rows", "columns", "scale"))) for one in found]
+        drawn = [np.frombuffer(one["kinds"], np.uint8) == routing for one in found]
+        return RoutingPictures(
+            np.array([one["layer"] for one in found]),
+            np.array([one["head"] for one in found]),
+            np.stack([np.where(rows[:, None], one, 0) for rows, one in zip(drawn, mass, strict=True)]),
+            np.stack([np.frombuffer(one["positions"], "<i4") for one in found]),
+            int(found[0]["pool"]),
+        )
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputError(
+            f"the probe of run {run_id} can't be read ({type(error).__name__}); copy the bundle again"
+        ) from error
 
 
 def answers(store: OwnerView, run_id: str, batch_index: int = 0) -> pd.DataFrame:

@@ -31,6 +31,7 @@ TABLES: dict[str, tuple[type, str]] = {
     "audit": (of_run.AuditRow, "audits"),
     "worst_row": (of_run.WorstRow, "worst_rows"),
     "block_reads": (of_run.BlockReadsRow, "block_reads"),
+    "traced_row": (of_run.TracedRow, "traced_rows"),
     "probe": (of_run.ProbeRow, "probes"),
     "answer": (of_run.AnswerRow, "answers"),
     "continuation": (of_run.ContinuationRow, "continuations"),
@@ -49,9 +50,9 @@ FACT_TABLES = (*(name for name in TABLES if name not in ("run", "block_reads", "
 OF_CERTIFICATES = ("claim", "named_row")
 # table -> a column's name in bundles of schema 1 -> its name now
 RENAMED = {"run": {"gate": "gate_threshold"}, "head_choice": {"gate": "gate_statistic"}}
-# Since schema 3, 3, 4, 6 and 7; the others where the run has them.
+# Since schema 3, 3, 4, 6, 7 and 8; the others where the run has them.
 OPTIONAL_TABLES = frozenset(
-    {"worst_row", "block_reads", "continuation", "named_row", "loss", "answer", "prompt"}
+    {"worst_row", "block_reads", "continuation", "named_row", "loss", "traced_row", "answer", "prompt"}
 )
 SORT_COLUMNS = (
     "layer",

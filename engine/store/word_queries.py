@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from routesparse.engine.store.compare_queries import SETTINGS
 from routesparse.engine.store.owner_view import OwnerView
 from routesparse.engine.store.words import Words
 
-__all__ = ["Words", "segment_of", "words", "worst_rows"]
+__all__ = ["Words", "segment_of", "traced", "words", "worst_rows"]
 
 
 def words(store: OwnerView, run_id: str) -> Words | None:
@@ -64,5 +65,26 @@ def worst_rows(
         of=[run_id],
     )
     for name, kind in (("lost_blocks", "<i4"), ("lost_mass", "<f4")):
+        frame[name] = [np.frombuffer(bytes(value), kind).tolist() for value in frame[name]]
+    return frame
+
+
+def traced(store: OwnerView, run_id: str, position: int) -> pd.DataFrame:
+    """What every head reads and drops at one token, key by key: ``run_id layer head mass keys weights read``, the last
+    three lists. Of this run, or of the newest of the same prompt, weights and settings; empty where none traced it."""
+    frame = store.frame(
+        f"""
+        WITH this AS (SELECT prompt_sha256 AS prompt, model_revision AS weights, {SETTINGS} AS settings
+                      FROM run WHERE run_id = ?),
+        last AS (SELECT run_key, run_id FROM run, this
+                 WHERE prompt_sha256 = prompt AND model_revision = weights AND {SETTINGS} = settings
+                   AND run_key IN (SELECT run_key FROM traced_row WHERE position = ?)
+                 ORDER BY run_id = ? DESC, created_at DESC LIMIT 1)
+        SELECT run_id, layer, head, mass, keys, weights, "read" FROM last JOIN traced_row USING (run_key)
+        WHERE position = ? AND batch_index = 0 ORDER BY layer, head
+        """,
+        [run_id, position, run_id, position],
+    )
+    for name, kind in (("keys", "<i4"), ("weights", "<f4"), ("read", "u1")):
         frame[name] = [np.frombuffer(bytes(value), kind).tolist() for value in frame[name]]
     return frame

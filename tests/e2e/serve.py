@@ -131,7 +131,7 @@ def _wait_until_healthy(address: str, process: subprocess.Popen[bytes], log: Pat
 def click_cell(page: Page, layer: int, head: int) -> None:
     """Click the middle of a cell of the routing map."""
     ring = "([layer, head]) => { const g = document.querySelector('.rs-map').geometry;" + (
-        " return [g.x(head) + g.cell / 2, g.y(layer) + g.row / 2]; }"
+        " const at = layer * g.heads + head; return [g.x(at) + g.cell / 2, g.y(at) + g.row / 2]; }"
     )
     drawing = page.locator(".rs-map svg")
     drawing.wait_for()

@@ -1,4 +1,4 @@
-"""What the map says of the chosen head: its claims beside the audited truth, its other segments, its other runs."""
+"""What the map says of the chosen head: its claims beside the audited truth, and its other segments."""
 
 from __future__ import annotations
 
@@ -95,10 +95,10 @@ def segments_card(store: OwnerView, run: RunRow, unit: queries.Unit) -> None:
     with elements.card("segments", "The same head over the segments of this prompt"):
         lines = []
         for row in frames.rows(rows):
-            link = _link(store, replace(unit, segment=row.segment), str(row.segment + 1))
-            lines.append((link, f"<td>{numbers.tokens(row.first_token, row.tokens)}</td>", *_decision(row)))
+            there = link(store, replace(unit, segment=row.segment), str(row.segment + 1))
+            lines.append((there, f"<td>{numbers.tokens(row.first_token, row.tokens)}</td>", *decision(row)))
         here = (rows["segment"] == unit.segment).to_numpy().nonzero()[0]
-        st.html(tables.table(("segment", "<th>tokens</th>", *_heads()), lines, (0, 2), here))
+        st.html(tables.table(("segment", "<th>tokens</th>", *heads()), lines, (0, 2), here))
         exports.chart_foot(
             f"segments-{queries.label(run.run_id)}-layer-{unit.layer}-head-{unit.head}",
             f"n = {len(rows)} segments · masses as share of 1 · source: head_choice and audit of run "
@@ -108,50 +108,20 @@ def segments_card(store: OwnerView, run: RunRow, unit: queries.Unit) -> None:
         )
 
 
-def runs_card(store: OwnerView, unit: queries.Unit) -> None:
-    """The same head in other runs of the same weights."""
-    rows = compare_queries.over_runs(store, unit)
-    with elements.card("other-runs", f"The same head in other runs, segment {unit.segment + 1}"):
-        if len(rows) < 2:
-            elements.sub("No other stored run of these weights reaches this segment.")
-            return
-        theme = design.current_theme().name
-        st.html(store.made("other runs", [unit, theme], lambda: _runs_html(store, unit, rows)))
-        exports.chart_foot(
-            f"runs-layer-{unit.layer}-head-{unit.head}-segment-{unit.segment}",
-            f"n = {len(rows)} runs of the same weights, the newest {compare_queries.MOST_RUNS} at most · source: run, "
-            "head_choice and audit",
-            rows,
-            "other-runs",
-        )
-
-
-def _runs_html(store: OwnerView, unit: queries.Unit, rows: pd.DataFrame) -> str:
-    lines = []
-    for row in frames.rows(rows):
-        other = queries.Unit(str(row.run_id), unit.layer, unit.head, unit.segment)
-        link = _link(store, other, queries.short_id(store, other.run_id))
-        domain = "–" if numbers.is_missing(row.domain) else str(row.domain)
-        named = [f'<td class="l">{escape(text)}</td>' for text in (str(row.prompt_name), domain)]
-        lines.append((link, *named, *_decision(row)))
-    here = (rows["run_id"] == unit.run_id).to_numpy().nonzero()[0]
-    return tables.table(("run", "prompt", "domain", *_heads()), lines, (0, 1, 2, 3), here)
-
-
-def _link(store: OwnerView, unit: queries.Unit, label: str) -> str:
+def link(store: OwnerView, unit: queries.Unit, label: str) -> str:
     address = navigate.address("map", **view.address_of(store, unit))
     return f'<a href="{escape(address)}" target="_self">{escape(label)}</a>'
 
 
-def _heads() -> list[str]:
-    """Of the cells of ``_decision``."""
+def heads() -> list[str]:
+    """Of the cells of ``decision``."""
     termed = {"kept": "density", "g": "gate_statistic", "certified": "certificate", "u": "disagreement"}
     termed |= {"risk": "risk", "predicted µs": "kernel", "fallback": "fallback"}
     heads = [glossary.heading(name, term) for name, term in termed.items()]
     return ["choice", *heads, "audited mass", glossary.heading("error", "error")]
 
 
-def _decision(row: Any) -> list[str]:
+def decision(row: Any) -> list[str]:
     sparse = row.pattern != "dense"
     cell = tables.pattern_cell(design.current_theme(), row.pattern, row.density)
     return [

@@ -2,7 +2,7 @@
 // A chart library spends a second on 1,024 letters and targets; this draws them as a few paths. All text arrives
 // as data and is escaped or set as text, never as markup.
 
-const LEFT = 26, TOP = 24, GRID_SHARE = 0.74, GAP_SHARE = 0.03, RIGHT = 8, FALLEN = 30,
+const LEFT = 26, NAMES = 78, TOP = 24, GRID_SHARE = 0.74, GAP_SHARE = 0.03, RIGHT = 8, FALLEN = 30,
   CERTIFICATE = 58;
 
 const escape = (text) => String(text).replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`);
@@ -14,20 +14,37 @@ function geometry(data, width) {
   const column = data.times.rows.some((row) => row.certificate) ? CERTIFICATE : 0;
   const gridRight = LEFT + (width - LEFT - RIGHT - column) * GRID_SHARE;
   const cell = (gridRight - LEFT) / heads;
-  return {
+  const g = {
     layers, heads, width, cell, row: data.row_px, gridRight, height: TOP + layers * data.row_px + 4,
     column, timesLeft: gridRight + column + width * GAP_SHARE, timesRight: width - RIGHT - FALLEN,
-    x: (head) => LEFT + head * cell, y: (layer) => TOP + layer * data.row_px,
+    x: (at) => LEFT + (at % heads) * cell, y: (at) => TOP + Math.floor(at / heads) * data.row_px,
+    at: (row, column) => (row < layers && column < heads ? row * heads + column : null),
+  };
+  return data.places ? arranged(data, g) : g;
+}
+
+// Heads in another order than by layer, which fill the width: nothing of a layer stands beside them.
+function arranged(data, g) {
+  const { places, columns, row_names: names } = data, left = NAMES, cell = (g.width - left - RIGHT) / columns;
+  const cells = new Map(places.map((place, at) => [place?.join(), at]));
+  return {
+    ...g, cell, left, gridRight: g.width - RIGHT, column: 0, height: TOP + names.length * data.row_px + 4,
+    x: (at) => left + places[at][1] * cell, y: (at) => TOP + places[at][0] * data.row_px,
+    at: (row, column) => cells.get(`${row},${column}`) ?? null,
   };
 }
 
 function axis(data, g) {
   const every = (count) => (count <= 16 ? 1 : 4);
   let out = "";
+  if (data.places) {
+    data.row_names.forEach((name, row) => { out += `<text x="0" y="${TOP + (row + 0.5) * g.row + 4}">${escape(name)}</text>`; });
+    return `<g fill="${data.theme.mute}" font-size="11">${out}</g>`;
+  }
   for (let head = 0; head < g.heads; head += every(g.heads))
     out += `<text x="${px(g.x(head) + g.cell / 2)}" y="${TOP - 7}" text-anchor="middle">${head}</text>`;
   for (let layer = 0; layer < g.layers; layer += every(g.layers))
-    out += `<text x="${LEFT - 6}" y="${px(g.y(layer) + g.row / 2 + 4)}" text-anchor="end">${layer}</text>`;
+    out += `<text x="${LEFT - 6}" y="${px(TOP + (layer + 0.5) * g.row + 4)}" text-anchor="end">${layer}</text>`;
   return `<g fill="${data.theme.mute}" font-size="11">${out}</g>`;
 }
 
@@ -35,17 +52,29 @@ function cells(data, g) {
   const gap = g.heads <= 16 && g.layers <= 16 ? 4 : 1.5;
   const paths = data.fills.map(() => "");
   const letters = {}, values = {}, marks = {};
-  const large = g.row >= 40;
+  const large = g.row >= 40, names = data.names && g.cell >= 24 ? 11 : 0;
+  const parts = data.shapes.map(() => "");
+  let named = "";
   data.cells.forEach((fill, at) => {
-    const layer = Math.floor(at / g.heads), head = at % g.heads;
-    const x = px(g.x(head) + gap / 2), y = px(g.y(layer) + gap / 2);
-    const w = px(g.cell - gap), h = px(g.row - gap);
-    paths[fill] += `M${x} ${y}h${w}v${h}h${-w}z`;
-    const letter = data.letters[at];
+    if (data.places && !data.places[at]) return;
+    const x = px(g.x(at) + gap / 2), y = px(g.y(at) + gap / 2);
+    const w = px(g.cell - gap), h = px(g.row - gap - names);
+    const letter = data.letters[at], glyph = data.glyphs?.[at];
+    if (names) named += `<text x="${px(x + w / 2)}" y="${px(y + h + 9)}">${escape(data.names[at])}</text>`;
+    // The letter of a glyph stands beside the shares, on the page's own ground.
+    const side = glyph ? Math.min(large ? 16 : 10, w * 0.45) : w, ink = glyph ? data.theme.ink : data.inks[fill];
+    if (glyph) {
+      let from = x + side;
+      glyph.slice(0, 5).forEach((share, i) => {
+        const part = ((w - side) * share) / 100;
+        parts[i] += `M${px(from)} ${px(y + h)}h${px(part)}v${px((-h * glyph[5]) / 100)}h${px(-part)}z`;
+        from += part;
+      });
+    } else paths[fill] += `M${x} ${y}h${w}v${h}h${-w}z`;
     if (letter === " ") return;
     // Six characters need some 36 pixels; the hover says the value, too.
-    const ink = data.inks[fill], value = data.values && w >= 36 ? data.values[at] : "";
-    const middle = px(x + w / 2), base = px(y + h / 2 + (value ? -2 : large ? 4.5 : 3.6));
+    const value = data.values && w >= 36 ? data.values[at] : "";
+    const middle = px(x + side / 2), base = px(y + h / 2 + (value ? -2 : large ? 4.5 : 3.6));
     const rows = (letters[ink] ??= {}), line = (rows[base] ??= [[], ""]);
     line[0].push(middle);
     line[1] += letter;
@@ -59,6 +88,8 @@ function cells(data, g) {
     if (data.marks[at] === "u") marks[ink] = (marks[ink] ?? "") + `M${right} ${bottom}v${px(-corner)}l${px(-corner)} ${px(corner)}z`;
   });
   let out = paths.map((path, i) => (path ? `<path fill="${data.fills[i]}" d="${path}"/>` : "")).join("");
+  out += parts.map((path, i) => (path ? `<path fill="${data.shapes[i]}" d="${path}"/>` : "")).join("");
+  if (named) out += `<g fill="${data.theme.mute}" font-size="9" text-anchor="middle">${named}</g>`;
   const size = large ? 13 : 10;
   for (const [ink, rows] of Object.entries(letters))
     out += `<g fill="${ink}" font-size="${size}" font-weight="650" text-anchor="middle">` + Object.entries(rows)
@@ -72,7 +103,8 @@ function cells(data, g) {
 function times(data, g) {
   const { rows, longest, ticks } = data.times, theme = data.theme;
   const at = (ms) => px(g.timesLeft + ((g.timesRight - g.timesLeft) * ms) / longest);
-  const bottom = g.y(g.layers);
+  if (data.places) return "";
+  const bottom = TOP + g.layers * g.row;
   // A label without room is left out, the longest time's never.
   let out = "", left = Infinity;
   for (const [ms, text] of [...ticks].reverse()) {
@@ -84,7 +116,7 @@ function times(data, g) {
   }
   out += `<text x="${g.width - RIGHT}" y="${TOP - 7}" text-anchor="end" fill="${theme.mute}" font-size="10">◥■</text>`;
   for (const row of rows) {
-    const top = g.y(row.layer), thick = Math.min(20, g.row * 0.45);
+    const top = g.y(row.layer * g.heads), thick = Math.min(20, g.row * 0.45);
     if (row.measured_ms !== null) out += `<rect x="${at(0)}" y="${px(top + (g.row - thick) / 2)}" width="${px(at(row.measured_ms) - at(0))}" ` +
       `height="${px(thick)}" rx="2" fill="${theme.bar}"/>`;
     const tick = (ms, share, color) =>
@@ -103,8 +135,8 @@ function certificates(data, g) {
   let out = `<text x="${right}" y="${TOP - 7}" text-anchor="end" fill="${theme.mute}">certified</text>`;
   for (const { layer, certificate } of data.times.rows) {
     // A bar at the left of the row, too: the number alone is far from the cells.
-    if (certificate.bad) out += `<path d="M${LEFT - 2} ${g.y(layer) + 1}v${g.row - 2}" stroke="${theme.warn}" stroke-width="3"/>`;
-    out += `<text x="${right}" y="${px(g.y(layer) + g.row / 2 + 4)}" text-anchor="end" ` +
+    if (certificate.bad) out += `<path d="M${LEFT - 2} ${g.y(layer * g.heads) + 1}v${g.row - 2}" stroke="${theme.warn}" stroke-width="3"/>`;
+    out += `<text x="${right}" y="${px(g.y(layer * g.heads) + g.row / 2 + 4)}" text-anchor="end" ` +
       `${certificate.bad ? `font-weight="650" fill="${theme.warn}"` : `fill="${theme.ink}"`}>${escape(certificate.text)}</text>`;
   }
   return `<g font-size="11" style="font-variant-numeric:tabular-nums">${out}</g>`;
@@ -115,25 +147,35 @@ function draw(root, data, width) {
   root.querySelector(".drawing").innerHTML =
     `<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="${escape(data.label)}" width="${width}" ` +
     `height="${g.height}" viewBox="0 0 ${width} ${g.height}" font-family="${escape(data.theme.font)}">` +
-    axis(data, g) + cells(data, g) + certificates(data, g) + times(data, g) +
+    axis(data, g) + cells(data, g) + certificates(data, g) + times(data, g) + `<path class="dim" fill="${data.theme.panel}" opacity=".8"/>` +
     `<rect class="ring" fill="none" stroke="${data.theme.ink}" stroke-width="2.2" rx="3"/></svg>`;
   root.geometry = g;
 }
 
 function ring(root, [layer, head]) {
-  const g = root.geometry, mark = root.querySelector(".ring");
-  const place = { x: g.x(head) + 0.5, y: g.y(layer) + 0.5, width: g.cell - 1, height: g.row - 1 };
+  const g = root.geometry, mark = root.querySelector("rect.ring"), at = layer * g.heads + head;
+  const here = !root.shown.places || root.shown.places[at];
+  mark.setAttribute("visibility", here ? "visible" : "hidden");
+  if (!here) return;
+  const place = { x: g.x(at) + 0.5, y: g.y(at) + 0.5, width: g.cell - 1, height: g.row - 1 };
   for (const [name, value] of Object.entries(place)) mark.setAttribute(name, px(value));
+}
+
+// Heads that are not among the brushed ones step back.
+function dim(root) {
+  const { places, brushed, cells } = root.shown, g = root.geometry, kept = brushed && new Set(brushed);
+  const box = (at) => (kept.has(at) || (places && !places[at]) ? "" : `M${px(g.x(at))} ${px(g.y(at))}h${px(g.cell)}v${g.row}h${px(-g.cell)}z`);
+  root.querySelector(".dim").setAttribute("d", kept ? cells.map((_, at) => box(at)).join("") : "");
 }
 
 // What lies under the pointer: [layer, head], [layer, null] in the margin, or null.
 function under(root, event) {
   const g = root.geometry, box = root.querySelector("svg").getBoundingClientRect();
-  const x = event.clientX - box.left, layer = Math.floor((event.clientY - box.top - TOP) / g.row);
-  if (layer < 0 || layer >= g.layers || x < LEFT) return null;
-  const head = Math.floor((x - LEFT) / g.cell);
-  if (head < g.heads) return root.shown.letters[layer * g.heads + head] === " " ? null : [layer, head];
-  return x >= (g.column ? g.gridRight : g.timesLeft) ? [layer, null] : null;
+  const x = event.clientX - box.left, left = g.left ?? LEFT, layer = Math.floor((event.clientY - box.top - TOP) / g.row);
+  if (layer < 0 || x < left) return null;
+  const at = g.at(layer, Math.floor((x - left) / g.cell));
+  if (at !== null) return root.shown.letters[at] === " " ? null : [Math.floor(at / g.heads), at % g.heads];
+  return !g.left && layer < g.layers && x >= (g.column ? g.gridRight : g.timesLeft) ? [layer, null] : null;
 }
 
 function tip(root, event) {
@@ -157,6 +199,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
     if (!width) return;
     if (root.version !== `${root.shown.version} ${width}`) draw(root, root.shown, width);
     root.version = `${root.shown.version} ${width}`;
+    dim(root);
     ring(root, root.shown.picked);
   };
   root.shown = data;

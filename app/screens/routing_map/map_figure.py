@@ -11,8 +11,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from routesparse.app.ui import design, numbers
+from routesparse.app.screens.routing_map import head_order
+from routesparse.app.ui import design, glossary, numbers
+from routesparse.app.unit import shapes
+from routesparse.app.unit.shapes import COLUMNS
 from routesparse.engine.method import families
+from routesparse.engine.method.shape import PARTS
 from routesparse.engine.rows import outcome
 from routesparse.engine.store import frames
 
@@ -51,6 +55,8 @@ def cells(choices: pd.DataFrame, metric: str, theme: design.Theme, layers: int, 
     """The colour of every (layer, head); grey where the metric was not measured."""
     colors = np.full((layers, heads), theme.null, object)
     at = choices["layer"].to_numpy(), choices["head"].to_numpy()
+    if metric == "shape":
+        return Cells(colors, None, "where attention lies, higher where more is read", 0, 1)
     if metric == "pattern":
         kinds = list(zip(choices["pattern"], choices["density"], strict=True))
         known_colors = {kind: design.pattern_color(theme, *kind) for kind in set(kinds)}
@@ -91,10 +97,12 @@ def drawing(
     theme: design.Theme,
     shape: tuple[int, int],
     tau_layer: float | None = None,
+    order: str = "layer",
 ) -> tuple[dict[str, Any], Cells]:
     """The map of one segment and, per layer, measured and planned time against T_l. ``tau_layer``: policy "priced";
-    the layers' certificates stand in a column beside the map. ``version`` changes with everything but
-    ``picked``: the browser then only moves the ring."""
+    the layers' certificates stand in a column beside the map. order: of head_order.ORDERS; the layers' times stand
+    beside the one by layer. ``version`` changes with everything but ``picked`` and ``brushed``: the browser then only
+    moves the ring and dims what is not brushed."""
     layers, heads = shape
     shown = cells(choices, metric, theme, layers, heads)
     row_px = 44 if layers <= 12 else max(17, 560 // layers)
@@ -102,7 +110,13 @@ def drawing(
     index = {color: i for i, color in enumerate(palette)}
     letters, marks = np.full(shape, " "), np.full(shape, " ")
     at = choices["layer"].to_numpy(), choices["head"].to_numpy()
-    letters[at] = choices["pattern"].map(design.letter).to_numpy()
+    is_shape = metric == "shape"
+    letter = (
+        choices["shape"].map(design.SHAPE_LETTERS).fillna("?")
+        if is_shape
+        else choices["pattern"].map(design.letter)
+    )
+    letters[at] = letter.to_numpy()
     marks[at] = [_MARKS.get(str(fallback), " ") for fallback in choices["fallback"]]
     marks[at] = np.where(choices["uncertified"], "u", marks[at])
     tips = np.full(shape, None, object)
@@ -124,10 +138,49 @@ def drawing(
         "values": _values(shown, metric) if heads <= 12 and row_px >= 40 else None,
         "tips": tips.ravel().tolist(),
         "times": _times(layer_rows, choices, tau_layer),
+        "glyphs": _glyphs(choices, shape) if is_shape else None,
+        "shapes": theme.shapes,
+        "places": None,
     }
+    if order != "layer":
+        data.update(_places(choices, order, shape))
     data["version"] = zlib.crc32(json.dumps(data).encode())
     data["picked"] = list(picked)
     return data, shown
+
+
+def _glyphs(choices: pd.DataFrame, shape: tuple[int, int]) -> list[list[int] | None]:
+    """Per cell the shares of shape.PARTS and the height, per cent; None where they were not measured."""
+    found = np.full(shape, None, object)
+    heights = [100 * (0.15 + 0.85 * design.strength(density)) for density in choices["density"]]
+    parts = 100 * choices[list(COLUMNS)].to_numpy(float)
+    for row, part, height in zip(frames.rows(choices), parts, heights, strict=True):
+        if np.isfinite(part).all():
+            found[row.layer, row.head] = [*np.rint(part).astype(int).tolist(), round(height)]
+    return found.ravel().tolist()
+
+
+def _places(choices: pd.DataFrame, order: str, shape: tuple[int, int]) -> dict[str, Any]:
+    """Where cells stand in another order than by layer: ``places`` [row, column] a cell, None where there is none;
+    ``row_names``; ``names`` of the cells."""
+    columns = max(12, min(24, shape[1]))
+    cells = (choices["layer"] * shape[1] + choices["head"]).to_numpy()
+    places: list[list[int] | None] = [None] * (shape[0] * shape[1])
+    row_names: list[str] = []
+    for name, group in head_order.ordered(choices, order):
+        for number, row in enumerate(group):
+            if number % columns == 0:
+                row_names.append("" if number else name)
+            places[cells[row]] = [len(row_names) - 1, number % columns]
+    names = [f"{cell // shape[1]}·{cell % shape[1]}" for cell in range(shape[0] * shape[1])]
+    return {
+        "places": places,
+        "columns": columns,
+        "row_names": row_names,
+        "names": names,
+        "row_px": 34,
+        "values": None,
+    }
 
 
 def _certified(row: Any) -> str:
@@ -156,7 +209,9 @@ def _hovers(choices: pd.DataFrame, metric: str, certified: pd.DataFrame | None) 
             f"retained mass {numbers.mass(row.mass)} · {_certified(row)}",
             f"predicted {numbers.micros(row.kernel_us)}",
         ]
-        if metric not in _IN_EVERY_HOVER:
+        if metric == "shape":
+            lines.insert(1, shapes.words(row, "attention on"))
+        elif metric not in _IN_EVERY_HOVER:
             told = value_text(metric, getattr(row, metric))
             if row.pattern == families.DENSE and metric == "audited_error":
                 told = "none: a dense head reads every key"
@@ -260,6 +315,8 @@ def _round_step(longest: float) -> float:
 
 def legend(choices: pd.DataFrame, shown: Cells, metric: str, theme: design.Theme) -> str:
     """What the colours mean, then the letters with their number of units, and the corners."""
+    if metric == "shape":
+        return _legend_shape(choices, theme)
     counts = choices["pattern"].value_counts()
     letters = []
     for pattern in families.in_order(counts.index):
@@ -272,6 +329,29 @@ def legend(choices: pd.DataFrame, shown: Cells, metric: str, theme: design.Theme
         letters.append(_swatch(theme.null, f"not recorded {grey:,}"))
     scale = "" if metric == "pattern" else _legend_scale(shown, metric, theme)
     return f'{scale}<div class="rs-legend">{"".join(letters)}{_CORNERS}</div>'
+
+
+def _legend_shape(choices: pd.DataFrame, theme: design.Theme) -> str:
+    """Letter, colour and number of heads of each shape, and how to read a cell."""
+    counts = choices["shape"].value_counts()
+    colors = dict(zip(PARTS, theme.shapes, strict=True)) | {"dense": theme.panel}
+    items = [
+        f'<span><i style="background:{color};color:{design.text_on(color)}">{design.SHAPE_LETTERS[kind]}</i>'
+        f"{kind} {counts.get(kind, 0):,}</span>"
+        for kind, color in colors.items()
+    ]
+    if missing := int(choices["shape"].isna().sum()):
+        items.append(f"<span>? not measured {missing:,}</span>")
+    return f'<div class="rs-legend">{"".join(items)}{_CORNERS}</div>'
+
+
+def reading(cell: int) -> str:
+    """HTML: how a cell of the lens shape is read. cell: tokens of a cell of the probe."""
+    coarse = " Coarse: this run kept its probe in large cells." if cell > 128 else ""
+    return (
+        f'<div class="rs-note">Widths: where attention lies{glossary.mark("shape")}; height: how much is read. '
+        f"Sink: first {cell:,} tokens; local: newest {cell:,} to {2 * cell:,}; D: reads all.{coarse}</div>"
+    )
 
 
 def margin(layers: pd.DataFrame, several_segments: bool, theme: design.Theme) -> str:

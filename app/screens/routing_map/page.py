@@ -5,12 +5,19 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.screens.routing_map import answer_card, head_panel, map_figure
+from routesparse.app.screens.routing_map import (
+    answer_card,
+    head_order,
+    head_panel,
+    head_prompts,
+    head_scatter,
+    map_figure,
+)
 from routesparse.app.shell import navigate, run_header, switch, view
 from routesparse.app.shell.access import access
-from routesparse.app.shell.view import METRICS, View
+from routesparse.app.shell.view import LENSES, METRICS, View
 from routesparse.app.ui import browser_part, design, elements, exports, glossary, numbers, states
-from routesparse.app.unit import cards
+from routesparse.app.unit import cards, shapes
 from routesparse.engine.export import run_figures
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries
@@ -50,6 +57,13 @@ def render() -> None:
         ]
         states.undecided(run.routed, below)
         return
+    decided = choices
+    choices, cell = store.made(
+        "shapes",
+        [shown.segment, shown.batch_index],
+        lambda: shapes.with_shapes(store, run, decided),
+        of=[run.run_id],
+    )
     layers = queries.layers(store, run.run_id)
     layer, head = view.first_pick(choices)
     layer = layer if shown.layer is None else shown.layer
@@ -63,8 +77,9 @@ def render() -> None:
     told = run_figures.figures(run, missed, int(layers["layer_uncertified"].sum()))
     st.html(elements.boxes_html([(*box, _TERMS[box[0]]) for box in told]))
     left, right = st.columns([1.75, 1], gap="small")
+    brush = head_scatter.read(choices)
     with left:
-        _map_card(store, run, shown, choices, layers, (layer, head))
+        _map_card(store, run, shown, choices, layers, (layer, head), cell, brush)
     if found.empty:
         with right:
             states.empty("This unit was not routed", ["Its layer runs dense. Pick another cell of the map."])
@@ -79,6 +94,7 @@ def render() -> None:
             navigate.link("Read the text as this head does", "text", **place)
             navigate.link("Who reads which part", "text", **place, scope="all")
             navigate.link("Trust in this run", "trust", run=queries.short_id(store, run.run_id))
+        head_scatter.card(store, run, choices, brush, (layer, head))
     # A second row, so that a narrow window has the reason right below the map.
     left, right = st.columns([1.75, 1], gap="small")
     with left:
@@ -90,7 +106,7 @@ def render() -> None:
     cards.candidate_card(store, run, unit, candidates)
     if run.segments > 1:
         head_panel.segments_card(store, run, unit)
-    head_panel.runs_card(store, unit)
+    head_prompts.card(store, unit, shown.metric)
 
 
 def _map_card(
@@ -100,38 +116,54 @@ def _map_card(
     choices: pd.DataFrame,
     layers: pd.DataFrame,
     picked: tuple[int, int],
+    cell: int,
+    brush: head_scatter.Brush,
 ) -> None:
     theme = design.current_theme()
+    best, why = store.made(
+        "opening", [shown.segment, shown.batch_index], lambda: head_order.opening(choices), of=[run.run_id]
+    )
+    metric = shown.metric or best
+    orders = {
+        name: label for name, label in head_order.ORDERS.items() if name != "loss" or head_order.lost(choices)
+    }
+    order = switch.chosen("order", orders)
     with elements.card("map"):
-        # Of a model that is not fitted nobody knows what a head's part is.
-        split = choices["loss_nats"].notna().any() or shown.metric == "loss_nats"
-        lenses = {name: label for name, label in METRICS.items() if split or name != "loss_nats"}
-        switch.buttons("metric", lenses, shown.metric)
+        _lenses(choices, metric)
+        if shown.metric is None:
+            elements.note(why)
+        switch.buttons("order", orders, order)
         shape = run.layers, run.heads
         # A click changes the ring alone.
         drawing, cells = store.made(
             "map",
-            [shown.segment, shown.batch_index, shown.metric, theme.name],
-            lambda: map_figure.drawing(choices, layers, shown.metric, picked, theme, shape, run.tau_layer),
+            [shown.segment, shown.batch_index, metric, theme.name, order],
+            lambda: map_figure.drawing(choices, layers, metric, picked, theme, shape, run.tau_layer, order),
             of=[run.run_id],
         )
+        by_layer = order == "layer"
+        axes = "layer ↓ head →" if by_layer else "below each: layer·head"
+        told = map_figure.margin(layers, run.segments > 1, theme) if by_layer else ""
         st.html(
-            '<div class="rs-note" style="display:flex;flex-wrap:wrap;gap:0 18px"><span>layer ↓ head →</span>'
-            f'<span style="margin-left:auto">{map_figure.margin(layers, run.segments > 1, theme)}</span></div>'
+            f'<div class="rs-note" style="display:flex;flex-wrap:wrap;gap:0 18px"><span>{axes}</span>'
+            f'<span style="margin-left:auto">{told}</span></div>'
         )
-        if run.tau_layer is not None:
+        if run.tau_layer is not None and by_layer:
             st.html(
                 f'<div class="rs-note">Beside the map: certified mean mass of the layer{glossary.mark("tau_layer")} '
                 f"(must reach {numbers.threshold(run.tau_layer)}; ↑: levels that the layer climbed for it; "
                 f"–: all dense{'; red: ran uncertified' if layers['layer_uncertified'].any() else ''})</div>"
             )
-        _map(key="map", data={**drawing, "picked": list(picked)}, on_picked_change=_take_click)
-        st.html(map_figure.legend(choices, cells, shown.metric, theme))
-        if shown.metric == "loss_nats" and choices["loss_nats"].isna().all():
+        moved = {"picked": list(picked), "brushed": brush.cells(choices, run.heads)}
+        _map(key="map", data={**drawing, **moved}, on_picked_change=_take_click)
+        st.html(map_figure.legend(choices, cells, metric, theme))
+        if metric == "shape":
+            st.html(map_figure.reading(cell))
+        if metric == "loss_nats" and choices["loss_nats"].isna().all():
             states.note(
                 "Not measured: the predicted loss is split over heads only where the model is fitted."
             )
-        if shown.metric == "audited_error" and run.audit_depth == "none":
+        if metric == "audited_error" and run.audit_depth == "none":
             again = {"from": queries.short_id(store, run.run_id), "audit": "rows"}
             navigate.link("Not audited: run it again with audit rows", "new", **again)
         run_header.segment_selector(run, shown, choices)
@@ -142,6 +174,32 @@ def _map_card(
             choices,
             "map",
             chart="map",
+        )
+
+
+def _lenses(choices: pd.DataFrame, metric: str) -> None:
+    """The lenses that have something to show, the first of them as buttons."""
+
+    def measured(name: str) -> bool:
+        # Of a model that is not fitted nobody knows what a head's part of the loss is.
+        return name == metric or name not in ("shape", "loss_nats") or bool(choices[name].notna().any())
+
+    known = {name: label for name, label in METRICS.items() if measured(name)}
+    first = {name: label for name, label in known.items() if name in LENSES}
+    more = {name: label for name, label in known.items() if name not in LENSES}
+    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+        switch.buttons("metric", first | ({metric: known[metric]} if metric in more else {}), metric)
+        switch.field(
+            "metric",
+            "Another figure",
+            list(more),
+            metric if metric in more else None,
+            of="-more",
+            index=None,
+            placeholder="another figure",
+            format_func=more.__getitem__,
+            label_visibility="collapsed",
+            width=160,
         )
 
 

@@ -2,7 +2,7 @@
 // Text is set as text, never as markup.
 
 const EDGE = 12, PAUSE_MS = 50, GUTTER = 58, MINI = 16;
-const FOUND = 1, PICKED = 2, ROW = 4, LOST = 8, NOTHING = 255;
+const FOUND = 1, PICKED = 2, ROW = 4, LOST = 8, READ = 16, NOTHING = 255;
 
 const bytes = (text) => (text === null ? null : Uint8Array.from(atob(text), (c) => c.charCodeAt(0)));
 const percent = (value, most) => `${((100 * value) / most).toFixed(1)} %`;
@@ -31,6 +31,7 @@ function lineOf(root, line) {
   const number = row.appendChild(document.createElement("span"));
   number.className = "number";
   number.textContent = line.token.toLocaleString("en");
+  let start = line.start;
   for (const [cell, text, flags] of line.pieces) {
     const piece = row.appendChild(document.createElement("span"));
     const [ground, ink] = colored(root, cell);
@@ -38,10 +39,12 @@ function lineOf(root, line) {
     piece.style.background = ground;
     piece.style.color = ink;
     piece.dataset.cell = cell;
+    piece.dataset.start = start;
+    start += text.length;
     const reads = root.shares.reads?.[cell] ?? NOTHING;
     const dropped = reads !== NOTHING && reads < 254 * root.data.below;
     piece.className = "piece" + (dropped ? " dropped" : "") + (flags & FOUND ? " found" : "") +
-      (flags & PICKED ? " picked" : "") + (flags & ROW ? " row" : "") + (flags & LOST ? " lost" : "");
+      (flags & PICKED ? " picked" : "") + (flags & ROW ? " row" : "") + (flags & LOST ? " lost" : "") + (flags & READ ? " read" : "");
   }
   return row;
 }
@@ -51,6 +54,19 @@ function fill(root) {
   root.querySelector(".space").style.height = `${data.total * data.line_px}px`;
   lines.style.transform = `translateY(${data.window.first * data.line_px}px)`;
   lines.replaceChildren(...data.window.lines.map((line) => lineOf(root, line)));
+}
+
+// From a token to those that were read and dropped there; ends out of sight are drawn too, at their place.
+function links(root) {
+  const { data } = root, svg = root.querySelector(".links"), size = parseFloat(root.view.style.fontSize);
+  const at = ([line, column]) => [GUTTER + (column + 0.5) * size * 0.6021, (line + 0.5) * data.line_px];
+  const [x, y] = at(data.lines?.from ?? [0, 0]), bow = GUTTER + (data.width + 1) * size * 0.6021;
+  const most = Math.max(...(data.lines?.to ?? []).map(([, , share]) => share), 1e-9);
+  svg.innerHTML = (data.lines?.to ?? []).map(([line, column, share, lost]) => {
+    const [u, v] = at([line, column]), side = Math.min(bow, Math.max(x, u) + 18 + Math.abs(v - y) * 0.25);
+    return `<path d="M${x} ${y}C${side} ${y} ${side} ${v} ${u} ${v}" stroke="${lost ? data.warn : data.accent}" ` +
+      `stroke-width="${1 + 4 * Math.sqrt(share / most)}" stroke-dasharray="${lost ? "5 4" : "none"}"/>`;
+  }).join("");
 }
 
 // The whole prompt at a glance: its shade from top to bottom, ticks where something was found.
@@ -67,7 +83,7 @@ function mini(root) {
     pen.fillStyle = colored(root, root.cellOfLine(line))[0];
     pen.fillRect(4, y, MINI - 4, 1);
   }
-  for (const [lines, color] of [[data.ticks.found, data.accent], [data.ticks.lost, data.warn], [data.ticks.row, data.ink]])
+  for (const [lines, color] of [[data.ticks.found, data.accent], [data.ticks.read, data.accent], [data.ticks.lost, data.warn], [data.ticks.row, data.ink]])
     for (const line of lines) {
       pen.fillStyle = color;
       pen.fillRect(0, Math.floor((line / data.total) * height), MINI, 2);
@@ -94,6 +110,13 @@ function ask(root, setTriggerValue) {
     root.asked = Math.floor(view.scrollTop / data.line_px);
     setTriggerValue("window", root.asked);
   }, PAUSE_MS);
+}
+
+// The character of the prompt under the pointer.
+function character(piece, event) {
+  const caret = document.caretRangeFromPoint?.(event.clientX, event.clientY);
+  const inside = caret && piece.contains(caret.startContainer) ? caret.startOffset : 0;
+  return Number(piece.dataset.start) + Math.min(inside, piece.textContent.length - 1);
 }
 
 function point(root, event) {
@@ -124,6 +147,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
   const fit = () => {
     const room = view.clientWidth - GUTTER - 8;
     view.style.fontSize = `${Math.max(9, Math.min(13, room / (root.data.width * 0.6021)))}px`;
+    links(root);
   };
   fit();
   if (!before) new ResizeObserver(fit).observe(view);
@@ -136,13 +160,13 @@ export default function ({ data, parentElement, setTriggerValue }) {
   root.onmouseleave = () => { root.querySelector(".tip").hidden = true; };
   view.onclick = (event) => {
     const piece = event.target.closest(".piece");
-    if (piece && window.getSelection().isCollapsed) setTriggerValue("picked", Number(piece.dataset.cell));
+    if (piece && window.getSelection().isCollapsed) setTriggerValue("picked", [Number(piece.dataset.cell), character(piece, event)]);
   };
   view.onkeydown = (event) => {
     if (event.key !== "Enter") return;
     const top = Math.ceil(view.scrollTop / data.line_px) - data.window.first;
     const piece = root.querySelectorAll(".line")[Math.max(0, top)]?.querySelector(".piece");
-    if (piece) setTriggerValue("picked", Number(piece.dataset.cell));
+    if (piece) setTriggerValue("picked", [Number(piece.dataset.cell), Number(piece.dataset.start)]);
   };
   root.querySelector("canvas").onclick = (event) => {
     const box = event.currentTarget.getBoundingClientRect();

@@ -14,7 +14,7 @@ from routesparse.app.screens.text import lines
 from routesparse.app.ui import browser_part, design
 from routesparse.engine.store.word_queries import Words
 
-FOUND, PICKED, ROW, LOST = 1, 2, 4, 8
+FOUND, PICKED, ROW, LOST, READ = 1, 2, 4, 8, 16
 LINE_PX = 19
 _LINES = 200  # sent at once: what is in sight and several screens around it
 _BEFORE = 80
@@ -25,8 +25,8 @@ _MOST_TICKS = 400
 
 _HTML = (
     '<div class="rs-lens"><div class="view" tabindex="0" role="region"><div class="space"><div class="lines"></div>'
-    '</div></div><div class="side"><canvas width="16" aria-hidden="true"></canvas><div class="here"></div></div>'
-    '<div class="tip rs-tip" hidden></div></div>'
+    '<svg class="links"></svg></div></div><div class="side"><canvas width="16" aria-hidden="true"></canvas>'
+    '<div class="here"></div></div><div class="tip rs-tip" hidden></div></div>'
 )
 _lens = browser_part.component(__file__, "lens", _HTML)
 
@@ -47,10 +47,12 @@ class Shade:
 
 @dataclass(frozen=True)
 class Marks:
-    """What is marked, as (first character, end, flag), and the character to show first."""
+    """What is marked, as (first character, end, flag), and the character to show first. lines: from the first of the
+    characters to each of the others, with the share that the line's width stands for and whether it was dropped."""
 
     spans: list[tuple[int, int, int]] = field(default_factory=list)
     go: int | None = None
+    lines: tuple[int, list[tuple[int, float, bool]]] | None = None
 
 
 def show(
@@ -99,8 +101,9 @@ def show(
             "cell_step": cell_step,
             "ticks": {
                 name: _ticks(starts, [span[0] for span in marks.spans if span[2] & flag])
-                for name, flag in (("found", FOUND), ("lost", LOST), ("row", ROW))
+                for name, flag in (("found", FOUND), ("read", READ), ("lost", LOST), ("row", ROW))
             },
+            "lines": _lines(starts, marks),
             "words": {
                 "reads": "read by later rows:",
                 "unread": "no sparse row comes after it: only the dense tail reads it",
@@ -112,6 +115,7 @@ def show(
                 "first": first,
                 "lines": [
                     {
+                        "start": int(starts[line]),
                         "token": max(0, int(np.searchsorted(numbers, starts[line], side="right")) - 1) * step,
                         "pieces": lines.pieces(
                             words.text, int(starts[line]), int(starts[line + 1]), cuts, near
@@ -131,14 +135,14 @@ def look_again() -> None:
     st.session_state["lens-asked"] = st.session_state.get("lens-asked", 0) + 1
 
 
-def picked() -> int | None:
-    """The cell of the click that caused this rerun."""
+def picked() -> tuple[int, int] | None:
+    """The cell and the character of the click that caused this rerun."""
     value = st.session_state["lens"].picked
-    return None if value is None else int(value)
+    return None if value is None else (int(value[0]), int(value[1]))
 
 
-def legend(theme: design.Theme, shade: Shade) -> str:
-    """HTML: what the colours and marks mean."""
+def legend(theme: design.Theme, shade: Shade, has_lines: bool = False) -> str:
+    """HTML: what the colours and marks mean. has_lines: lines are drawn from a token."""
     palette = _palette(theme, shade.is_loss)
     ends = ("read by no later row", "by all")
     if shade.is_loss:
@@ -151,6 +155,11 @@ def legend(theme: design.Theme, shade: Shade) -> str:
         f'<span><u style="text-decoration-style:dotted;margin-right:5px">text</u>dropped: read by fewer than '
         f"{100 * shade.below:g} % of later rows</span>",
     ]
+    if has_lines:
+        items += [
+            f'<span><b style="color:{theme.accent}">━</b>&nbsp;read at the framed token, wider: more attention</span>',
+            f'<span><b style="color:{theme.warn}">╍</b>&nbsp;dropped there</span>',
+        ]
     return f'<div class="rs-legend">{"".join(items)}</div>'
 
 
@@ -158,6 +167,19 @@ def _scrolled() -> None:
     first = st.session_state["lens"].window
     if isinstance(first, int | float) and first >= 0:
         st.session_state["lens-first"] = int(first)
+
+
+def _lines(starts: np.ndarray, marks: Marks) -> dict[str, object] | None:
+    """Lines between (line, column) places; columns are characters, which but for wide ones are cells."""
+    if marks.lines is None:
+        return None
+
+    def place(character: int) -> tuple[int, int]:
+        line = _line_of(starts, character)
+        return line, character - int(starts[line])
+
+    here, ends = marks.lines
+    return {"from": place(here), "to": [[*place(end), round(share, 5), lost] for end, share, lost in ends]}
 
 
 def _line_of(starts: np.ndarray, character: int) -> int:

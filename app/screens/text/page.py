@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.screens.text import find, find_card, lens, selection, side
-from routesparse.app.screens.text.selection import BELOW, SCOPES, SHADES, Shown
+from routesparse.app.screens.text import find, find_card, lens, lines_card, selection, side
+from routesparse.app.screens.text.selection import BELOW, CLICKS, SCOPES, SHADES, Shown
+from routesparse.app.screens.text.token_lines import Lines
 from routesparse.app.shell import boundary, navigate, run_header, switch, view
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design, elements, exports, states
@@ -20,7 +21,7 @@ from routesparse.engine.store.block_shares import BlockShares, block_shares
 from routesparse.engine.store.owner_view import OwnerView
 from routesparse.engine.store.word_queries import Words
 
-_WORST = 6
+_WORST = 4
 
 
 def render() -> None:
@@ -56,19 +57,20 @@ def render() -> None:
         switch.chosen("shade", shades),
         row_words.wanted(run),
         int(switch.chosen("below", BELOW)) / 100,
+        switch.chosen("click", CLICKS),
     )
     words = word_queries.words(store, run.run_id) if batch_index == 0 else None
     _missing(store, run, shares, words)
-    row, loss = _row(store, shown)
+    drawn = lines_card.of_token(store, shown)
     left, right = st.columns([1.95, 1], gap="small")
     with left:
-        found, parts = _text_card(shown, words, shares, loss)
+        found, parts = _text_card(shown, words, shares, drawn)
+        if shown.row is not None:
+            lines_card.card(store, shown, words, drawn)
     with right:
         side.heads_card(shown, shares, found, parts)
         unit = queries.Unit(run.run_id, *at, shown.segment or 0, batch_index)
         navigate.link("Show this head on the map", "map", **view.address_of(store, unit))
-        if row is not None:
-            row_words.card(store, run, row, loss, words, _show_passage)
         side.worst_card(shown, worst, words)
 
 
@@ -110,18 +112,11 @@ def _missing(store: OwnerView, run: RunRow, shares: BlockShares | None, words: W
             )
 
 
-def _row(store: OwnerView, shown: Shown) -> tuple[queries.Unit | None, row_words.RowLoss | None]:
-    """The unit and the loss of the row that the address names."""
-    if shown.row is None:
-        return None, None
-    segment = word_queries.segment_of(store, shown.run.run_id, shown.row) or 0
-    unit = queries.Unit(shown.run.run_id, *shown.at, segment, shown.batch_index)
-    candidates = queries.candidates(store, unit)
-    return unit, row_words.of_row(store, shown.run, unit, candidates, shown.row)
-
-
 def _text_card(
-    shown: Shown, words: Words | None, shares: BlockShares | None, loss: row_words.RowLoss | None
+    shown: Shown,
+    words: Words | None,
+    shares: BlockShares | None,
+    drawn: Lines | None,
 ) -> tuple[find.Found, selection.Parts]:
     """The search, the text and what was found; also what the other cards speak of."""
     run = shown.run
@@ -137,14 +132,14 @@ def _text_card(
             parts = selection.occurrences(found, words)
         shade = _shade(shown, shares)
         if words is not None:
-            marks = _marks(shown, words, found, loss)
+            marks = _marks(shown, words, found, drawn)
             boundary.timed(_lens, None)(shown, words, shade, marks)
         else:
             st.html(
                 '<div class="rs-unknown">not kept: the figures of each key block are below, its words are not</div>'
             )
         if shares is not None:
-            st.html(lens.legend(design.current_theme(), shade))
+            st.html(lens.legend(design.current_theme(), shade, drawn is not None))
             _foot(shown, shares, shade)
     if words is not None and parts:
         find_card.occurrence_list(run, words, found, parts, shares, shown.below)
@@ -157,6 +152,7 @@ def _controls(shown: Shown, shares: BlockShares) -> None:
         switch.buttons("scope", SCOPES, shown.scope)
         if shares.lost is not None:
             switch.buttons("shade", SHADES, shown.shade)
+        switch.buttons("click", CLICKS, shown.click)
         if shown.run.segments > 1:
             switch.field(
                 "segment",
@@ -178,17 +174,25 @@ def _lens(shown: Shown, words: Words, shade: lens.Shade, marks: lens.Marks) -> N
         f"The prompt’s text, {run.tokens:,} tokens, shaded by {SHADES[shown.shade].lower()}, {shown.name}; Enter asks "
         "who reads the passage at the top"
     )
-    lens.show(words, (run.run_id, run.tokens, run.block_k), shade, marks, label, _take_passage)
+    lens.show(
+        words, (run.run_id, run.tokens, run.block_k), shade, marks, label, lambda: _take_click(shown, words)
+    )
     if st.session_state.pop("text-changed", False):
         st.rerun(scope="app")
 
 
-def _take_passage() -> None:
-    cell = lens.picked()
-    if cell is not None:
+def _take_click(shown: Shown, words: Words) -> None:
+    """A passage to ask who reads it, or a token to see what it reads."""
+    found = lens.picked()
+    if found is None:
+        return
+    cell, character = found
+    if shown.click == "reads":
+        lines_card.take(shown, words, character)
+    else:
         pool = st.session_state.get("text-pool", 1)
         view.write(at=f"{cell * pool}-{(cell + 1) * pool - 1}")
-        st.session_state["text-changed"] = True
+    st.session_state["text-changed"] = True
 
 
 def _shade(shown: Shown, shares: BlockShares | None) -> lens.Shade:
@@ -216,21 +220,26 @@ def _shade(shown: Shown, shares: BlockShares | None) -> lens.Shade:
     return lens.Shade(np.sqrt(lost / (most or 1.0)), reads, mass, lost, shares.pool, True, shown.below, most)
 
 
-def _marks(shown: Shown, words: Words, found: find.Found, loss: row_words.RowLoss | None) -> lens.Marks:
+def _marks(shown: Shown, words: Words, found: find.Found, drawn: Lines | None) -> lens.Marks:
     """What was found, the passage that was picked, the row and what it lost; and which of them to show first."""
     spans = [(int(start), int(end), lens.FOUND) for start, end in found.spans]
     go = spans[0][0] if spans else None
-    if loss is not None:
-        spans += [(*words.span_of_block(block, count), lens.LOST) for block, count, _ in loss.passages]
-        row = words.span_of_token(loss.position, shown.run.block_k)
-        spans.append((*row, lens.ROW))
-        go = row[0]
+    ends: tuple[int, list[tuple[int, float, bool]]] | None = None
+    if drawn is not None:
+        here = words.span_of_token(drawn.position, shown.run.block_k)
+        go, ends = here[0], (here[0], [])
+        spans.append((*here, lens.ROW))
+        for line in drawn.drawn:
+            start, _ = words.span_of_token(line.first, shown.run.block_k)
+            _, end = words.span_of_token(line.first + line.tokens - 1, shown.run.block_k)
+            spans.append((start, end, lens.LOST if line.is_dropped else lens.READ))
+            ends[1].append((start, line.share, line.is_dropped))
     chosen = selection.passage(len(words.block_starts) - 1)
     if chosen is not None:
         span = words.span_of_block(chosen[0], chosen[1] - chosen[0] + 1)
         spans.append((*span, lens.PICKED))
         go = span[0]
-    return lens.Marks(spans, go)
+    return lens.Marks(spans, go, ends)
 
 
 def _foot(shown: Shown, shares: BlockShares, shade: lens.Shade) -> None:
@@ -253,8 +262,3 @@ def _foot(shown: Shown, shares: BlockShares, shade: lens.Shade) -> None:
         rows,
         "text",
     )
-
-
-def _show_passage(block: int, blocks: int) -> None:
-    lens.look_again()
-    view.write(at=f"{block}-{block + blocks - 1}")

@@ -14,6 +14,7 @@ from routesparse.engine.store.word_queries import Words
 
 SCOPES = {"head": "This head", "layer": "This layer", "all": "All heads"}
 SHADES = {"reads": "What later rows read", "lost": "Attention lost"}
+CLICKS = {"who": "Click: who reads it", "reads": "Click: what it reads"}
 # Per cent of later rows: a head that fewer read a passage by has dropped it.
 BELOW = {"50": "< 50 %", "10": "< 10 %", "1": "< 1 %"}
 
@@ -33,6 +34,7 @@ class Shown:
     shade: str
     row: int | None
     below: float
+    click: str = "who"
 
     @property
     def name(self) -> str:

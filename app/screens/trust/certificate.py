@@ -12,9 +12,11 @@ import streamlit as st
 
 from routesparse.app.shell import export_menu, run_header, switch, verdict_bar
 from routesparse.app.ui import design, elements, exports, glossary, grid, numbers, tables
+from routesparse.app.unit import shapes
 from routesparse.engine.certificate_rows import CertificateRow, NamedRow
 from routesparse.engine.export import certificate_words
 from routesparse.engine.export.plain_text import visible
+from routesparse.engine.method import shape
 from routesparse.engine.store import certificate_queries, frames, queries
 from routesparse.engine.store.owner_view import OwnerView
 
@@ -61,6 +63,7 @@ METRICS = {
         0.05,
         lambda hit: numbers.share(hit, 0),
     ),
+    "shape": Metric("Shape of the plan", "where what the plan reads lies, its largest part", float, 1.0, str),
 }
 
 
@@ -72,6 +75,8 @@ def draw(store: OwnerView, certificate_id: str) -> None:
         return
     _header(store, row)
     heads = certificate_queries.claims(store, row.run_id, "head")
+    parts = heads[list(shapes.COLUMNS)].to_numpy(float)
+    heads["shape"] = pd.Series([shape.kind(one, False) for one in parts], heads.index, object)
     boxes = certificate_words.figures(row, whole)
     st.html(elements.boxes_html([(*box, _TERMS[box[0]]) if box[0] in _TERMS else box for box in boxes]))
     left, right = st.columns([1.15, 1], gap="small")
@@ -133,19 +138,22 @@ def _map_card(row: CertificateRow, heads: pd.DataFrame) -> None:
         drawn = head_map(heads, name, (row.layers, row.heads), design.current_theme())
         grid.show(drawn, "certificate-map", f"{known[name].name}, {row.layers} layers by {row.heads} heads")
         batch = "; of several prompts the worst" if row.batch > 1 else ""
+        strength = "D: reads everything" if name == "shape" else "stronger: more lost"
         exports.chart_foot(
             f"certificate-heads-{queries.label(row.run_id)}",
             f"n = {row.sampled_rows:,} random rows of each of {len(heads):,} heads · {known[name].unit}, as seen{batch}"
-            f"; stronger: more lost · source: claim of run {queries.label(row.run_id)}",
+            f"; {strength} · source: claim of run {queries.label(row.run_id)}",
             heads,
             "certificate-heads",
             "certificate-map",
         )
 
 
-def head_map(heads: pd.DataFrame, name: str, shape: tuple[int, int], theme: design.Theme) -> dict[str, Any]:
+def head_map(heads: pd.DataFrame, name: str, size: tuple[int, int], theme: design.Theme) -> dict[str, Any]:
     """heads: claims of scope "head", of which a cell shows the worst of the batch. Infinite errors have the strongest
     colour; the text says that they are."""
+    if name == "shape":
+        return _shape_map(heads, size, theme)
     metric = METRICS[name]
     values = heads[name].astype(float)
     rows = heads.assign(lost=values.map(metric.lost, na_action="ignore").fillna(-1.0))
@@ -153,14 +161,29 @@ def head_map(heads: pd.DataFrame, name: str, shape: tuple[int, int], theme: desi
     rows = rows.sort_values(["layer", "head"])
     lost = rows["lost"].clip(lower=0.0)
     top = max(metric.least, float(lost[lost < float("inf")].max()))
-    with_text = shape[1] <= _MOST_HEADS_WITH_TEXT
+    with_text = size[1] <= _MOST_HEADS_WITH_TEXT
     words = ["–" if numbers.is_missing(v) else metric.text(v) if with_text else "" for v in rows[name]]
     return grid.by_head(
         rows,
-        shape,
+        size,
         theme,
         color=[design.scale_color(theme, min(1.0, one / top)) for one in lost],
         text=words,
+        strong=False,
+        hover=[_hover(row) for row in frames.rows(rows)],
+    )
+
+
+def _shape_map(heads: pd.DataFrame, size: tuple[int, int], theme: design.Theme) -> dict[str, Any]:
+    """A letter and colour a head; grey where the plan reads everything."""
+    rows = heads.drop_duplicates(["layer", "head"]).sort_values(["layer", "head"])
+    colors = dict(zip(shape.PARTS, theme.shapes, strict=True))
+    return grid.by_head(
+        rows,
+        size,
+        theme,
+        color=[colors.get(kind, theme.null) for kind in rows["shape"]],
+        text=[design.SHAPE_LETTERS.get(kind, "D") for kind in rows["shape"]],
         strong=False,
         hover=[_hover(row) for row in frames.rows(rows)],
     )
@@ -174,6 +197,7 @@ def _hover(row: Any) -> str:
     if not numbers.is_missing(row.mass):
         told = f"retained mass {numbers.mass(row.mass)}"
         lines.append(f"{told}, largest key in {numbers.share(row.hit_rate, 0)} of rows")
+        lines.append(shapes.words(row, "reads"))
     return "\n".join(lines)
 
 

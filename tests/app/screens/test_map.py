@@ -10,11 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from routesparse.app.screens.routing_map import map_figure
+from routesparse.app.screens.routing_map import head_order, head_prompts, head_scatter, map_figure
 from routesparse.app.shell.access import access
 from routesparse.app.shell.view import METRICS
 from routesparse.app.ui import design, numbers, reason_words
-from routesparse.app.unit import charts, masks, probe
+from routesparse.app.unit import charts, masks, probe, shapes
+from routesparse.engine.method import shape
 from routesparse.engine.store import bundle, compare_queries, queries
 
 RUN = "3f9a1c20d4e5b678"
@@ -31,7 +32,9 @@ def at(unit):
 def test_a_head_opens_with_reason_probe_candidates_claims_text_and_other_runs(
     waiting, record, factory, open_page
 ):
-    bundle.write_bundle(factory.rename(record, "abcdabcd00001111"), waiting / "spool")
+    other = factory.rename(record, "abcdabcd00001111")
+    other = replace(other, run=replace(other.run, prompt_sha256="0" * 64))
+    bundle.write_bundle(other, waiting / "spool")
     choice = next(c for c in record.choices if (c.layer, c.head, c.segment) == (2, 3, 1))
     where = {"run": "d4e5b678", "layer": "2", "head": "3", "segment": "1"}
     assert "g\u00a0≥\u00a0λ" not in open_page("routing_map", **where).told, "candidates are closed"
@@ -278,12 +281,16 @@ def store(filled):
     return opened.store
 
 
+def shaped(store, run=RUN):
+    return shapes.with_shapes(store, queries.run(store, run), queries.choices(store, run, 0))[0]
+
+
 @pytest.fixture
 def draw(store):
     def drawing(
         metric="pattern", picked=(0, 0), run=RUN, change=lambda choices, layers: None, theme=design.LIGHT
     ):
-        choices, layers = queries.choices(store, run, 0), queries.layers(store, run)
+        choices, layers = shaped(store, run), queries.layers(store, run)
         choices, layers = change(choices, layers) or (choices, layers)
         return map_figure.drawing(choices, layers, metric, picked, theme, (4, 4))
 
@@ -295,8 +302,8 @@ def draw(store):
 def test_every_metric_has_a_map_and_a_legend(store, draw, metric, run):
     data, shown = draw(metric, run=run)
     json.dumps(data, allow_nan=False)
-    told = map_figure.legend(queries.choices(store, run, 0), shown, metric, design.LIGHT)
-    assert "vertical-slash" in told and "◢ uncertified" in told
+    told = map_figure.legend(shaped(store, run), shown, metric, design.LIGHT)
+    assert ("scattered" if metric == "shape" else "vertical-slash") in told and "◢ uncertified" in told
 
 
 def test_every_cell_has_its_letter_color_and_hover_and_only_the_ring_moves(store, draw):
@@ -382,3 +389,85 @@ def test_a_run_without_a_predicted_loss_says_not_measured_and_keeps_its_other_fi
     html = open_page("routing_map", run="3f9a1c20").told
     assert "not measured</b><small>no rows were replayed" in html and "Mass not certified" in html
     assert "predicted loss" not in html.split("rs-verdict")[0]
+
+
+def heads_like(**columns):
+    """Four heads of one layer, the last one dense."""
+    shares = [(0.8, 0.2, 0, 0, 0), (0.1, 0.6, 0.3, 0, 0), (0.1, 0.7, 0.2, 0, 0), (0, 0, 0, 0, 1.0)]
+    frame = pd.DataFrame(shares, columns=list(shapes.COLUMNS))
+    kinds = ["sink", "local", "local", "dense"]
+    look = {"layer": 0, "head": range(4), "density": [0.1, 0.1, 0.1, 1.0], "pattern": "floor", "shape": kinds}
+    return frame.assign(**look, loss_nats=np.nan, audited_error=np.nan).assign(**columns)
+
+
+def test_the_map_opens_with_the_lens_that_tells_most_and_says_why(filled, open_page):
+    lens, why = head_order.opening(heads_like())
+    assert lens == "shape" and "as 2.8 equal groups would (density 1.8, family 1.0)" in why
+    unmeasured = dict.fromkeys(shapes.COLUMNS, np.nan)
+    assert head_order.opening(heads_like(**unmeasured))[0] == "density", "what was not measured tells nothing"
+    alike = dict.fromkeys(shapes.COLUMNS, 0.2) | {"loss_nats": [0.0, 1.0, 2.0, 3.0]}
+    assert head_order.opening(heads_like(**alike))[0] == "loss_nats"
+    assert "Opens with" in open_page("routing_map", run=RUN).told
+    assert "Opens with" not in open_page("routing_map", run=RUN, metric="pattern").told
+
+
+def test_heads_are_grouped_by_shape_the_purest_first_or_by_what_they_lose():
+    heads = heads_like(loss_nats=[0.1, 0.4, np.nan, 0.2])
+    assert head_order.ordered(heads, "shape") == [("sink", [0]), ("local", [2, 1]), ("dense", [3])]
+    assert head_order.ordered(heads, "loss") == [("", [1, 3, 0, 2])], "what was not measured comes last"
+
+
+def test_every_order_has_each_head_once_and_a_glyph_is_its_shares(store, draw):
+    data, _ = draw("shape")
+    choices = shaped(store)
+    for row, glyph in zip(choices.itertuples(), data["glyphs"], strict=True):
+        assert glyph[:5] == [round(100 * getattr(row, name)) for name in shapes.COLUMNS]
+        assert data["letters"][row.layer * 4 + row.head] == design.SHAPE_LETTERS[row.shape]
+        assert row.shape == "dense" or row.shape in data["tips"][row.layer * 4 + row.head]
+    for order in ("shape", "loss"):
+        placed, _ = map_figure.drawing(
+            choices, queries.layers(store, RUN), "shape", (0, 0), design.LIGHT, (4, 4), order=order
+        )
+        assert len({tuple(place) for place in placed["places"]}) == 16
+        assert len(placed["row_names"]) == 1 + max(row for row, _ in placed["places"])
+
+
+def test_recorded_shapes_win_over_those_of_the_picture(home, record, open_page):
+    shares = dict(zip(shapes.COLUMNS, (0.0, 0.0, 0.0, 1.0, 0.0), strict=True))
+    recorded = replace(record, choices=tuple(replace(c, **shares) for c in record.choices))
+    bundle.write_bundle(recorded, home / "spool")
+    html = open_page("routing_map", run=RUN, order="shape", metric="shape").told
+    sparse_heads = sum(c.pattern != "dense" and c.segment == 0 for c in record.choices)
+    assert f"slash {sparse_heads}</span>" in html and set(shape.KINDS) == set(design.SHAPE_LETTERS)
+
+
+def test_a_box_over_two_figures_brushes_the_map(filled, store, open_page):
+    choices = shaped(store)
+    low, high = choices["density"].quantile([0.2, 0.6])
+    page = open_page("routing_map", run=RUN, x="density", y="risk", brush=f"{high},{low},-9,9")
+    inside = choices["density"].between(low, high)
+    assert f"{inside.sum()} of 16 heads are in the box" in page.told
+    brush = head_scatter.Brush("density", "risk", (low, high, -9.0, 9.0))
+    assert brush.cells(choices, 4) == (choices["layer"] * 4 + choices["head"])[inside].tolist()
+    assert head_scatter.Brush("density", "risk", None).cells(choices, 4) is None
+    page.button(key="quiet-brush-clear").click().run()
+    assert "brush" not in page.query_params
+    for senseless in ("1,2,3", "a,b,c,d", "nan,1,1,1"):
+        assert "Drag a box" in open_page("routing_map", run=RUN, brush=senseless).told
+
+
+def test_a_head_over_many_prompts_has_deciles_and_the_highest_prompts(home, record, factory, open_page):
+    for number in range(12):
+        other = factory.rename(record, f"abcdabcd0000{number:04}")
+        run = replace(other.run, prompt_sha256=f"{number:064}", prompt_name=f"text {number}")
+        choices = tuple(replace(c, density=number / 20) for c in other.choices)
+        tau = 0.8 if number == 11 else run.tau
+        bundle.write_bundle(replace(other, run=replace(run, tau=tau), choices=choices), home / "spool")
+    page = open_page("routing_map", run="00000003", layer="1", head="1")
+    told = "Area kept: median 0.25 over 11 prompts; a tenth below 0.05, a tenth above 0.45."
+    assert f"{told} This one: 0.15, above 3 of them. 1 run with other settings left out." in page.told
+    table = page.told[page.told.index("text 10") :]
+    assert table.index("text 10") < table.index("text 9") < table.index("text 8") and "text 1<" not in table
+    rows = compare_queries.over_runs(access().store, queries.Unit("abcdabcd00000003", 1, 1, 0))
+    few = head_prompts.summary(rows[rows["alike"]].head(3), "density", "")
+    assert "deciles from 10 prompts on" in few

@@ -10,10 +10,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from routesparse.app.screens.text import find, lines, selection
+from routesparse.app.screens.text import find, lines, selection, token_lines
+from routesparse.app.shell.access import access
+from routesparse.app.ui import numbers
 from routesparse.engine.export.plain_text import visible
-from routesparse.engine.rows import PromptRow
-from routesparse.engine.store import bundle
+from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.rows import PromptRow, TracedRow
+from routesparse.engine.store import bundle, word_queries
 from routesparse.engine.store.block_shares import BlockShares
 from routesparse.engine.store.word_queries import Words
 
@@ -42,32 +45,70 @@ def test_the_text_leads_back_to_its_head_on_the_map(filled, open_page):
     assert 'href="map?run=d4e5b678&amp;layer=2&amp;head=1&amp;segment=0"' in html, "rows of all segments"
 
 
-def test_a_row_lists_what_it_lost_most_first(filled, record, open_page):
+def test_an_audited_row_lists_what_it_dropped_most_first(filled, record, open_page):
     worst = max(record.worst_rows, key=lambda row: row.error)
     query = {"layer": str(worst.layer), "head": str(worst.head), "row": str(worst.position)}
-    page = open_page("text", run=RUN, **query)
-    labels = [button.label for button in page.button if button.key.startswith("passage-")]
+    html = open_page("text", run=RUN, **query).told
     blocks, shares = np.frombuffer(worst.lost_blocks, "<i4"), np.frombuffer(worst.lost_mass, "<f4")
-    assert labels == [
-        f"{i}. tokens {b * 64:,}–{b * 64 + 63:,}: {100 * s:.2f} %"
-        for i, (b, s) in enumerate(zip(blocks, shares, strict=True), start=1)
-    ]
-    page.button(key="passage-2").click().run()
-    assert page.query_params["at"] == f"{blocks[1]}-{blocks[1]}"
-    assert f"Who still reads tokens {blocks[1] * 64:,}" in page.told
+    places = [html.index(f">{numbers.tokens(int(b) * 64, 64)}</a>") for b in blocks]
+    assert places == sorted(places) and all(f"<td>{100 * s:.2f} %</td>" in html for s in shares)
+    assert "audited, exact. What it read was not kept." in html
+    assert f"at={blocks[1]}-{blocks[1]}" in html, "who else reads it"
 
 
-def test_a_row_of_the_probe_lists_what_the_chosen_plan_leaves_out(filled, record, open_page):
+def test_a_row_of_the_probe_stands_in_for_a_token_near_it_and_says_so(filled, record, open_page):
     choice = next(c for c in record.choices if c.pattern != "dense" and c.segment == 0)
     probe = next(p for p in record.probes if (p.layer, p.head, p.segment) == (choice.layer, choice.head, 0))
     position = int(np.frombuffer(probe.positions, "<i4")[150])
     query = {"layer": str(choice.layer), "head": str(choice.head), "row": str(position)}
-    for name in ("text", "routing_map"):
-        page = open_page(name, run=RUN, **query)
-        assert f"Row of layer {choice.layer}, head {choice.head}: token {position:,}" in page.told
-        assert "lost most of its attention on" in page.told
-    page = open_page("text", run=RUN, **{**query, "row": "7"})
-    assert "recorded this row" in page.told
+    page = open_page("routing_map", run=RUN, **query)
+    assert "lost most of its attention on" in page.told
+    html = open_page("text", run=RUN, **query).told
+    assert f"Token {position:,}, layer {choice.layer}, head {choice.head}, from the probe" in html
+    html = open_page("text", run=RUN, **{**query, "row": "7"}).told
+    assert "Token 7 was not recorded; the nearest row that was stands in." in html
+    assert "Trace the token" in open_page("text", run=RUN, **query, scope="all").told
+
+
+def traced_rows(record, position):
+    """Head 0 of layer 0 drops key 5; all others read it."""
+    keys, weights = np.array([3, 5], "<i4").tobytes(), np.array([0.4, 0.2], "<f4").tobytes()
+    return tuple(
+        TracedRow(
+            RUN, 0, c.layer, c.head, 0, position, 0.9, keys, weights, bytes([1, (c.layer, c.head) != (0, 0)])
+        )
+        for c in record.choices
+        if c.segment == 0
+    )
+
+
+def test_a_traced_token_is_shown_key_by_key_for_one_head_or_all_also_by_another_run(
+    home, record, factory, open_page
+):
+    bundle.write_bundle(replace(record, traced_rows=traced_rows(record, 900)), home / "spool")
+    bundle.write_bundle(factory.rename(record, "abcdabcd00001111"), home / "spool")
+    one = {"layer": "0", "head": "0", "row": "900"}
+    html = open_page("text", run=RUN, **one).told
+    assert "Token 900, layer 0, head 0: 90.0 % of its attention was read; exact, key by key." in html
+    assert re.search(r"dropped</span></td><td>20.00 %</td><td><a [^>]*at=0-0[^>]*>5</a>", html)
+    other = open_page("text", run="00001111", **one, scope="all")
+    assert "dropped</span>" not in other.told and "Token 900, all heads" in other.told, (
+        "of the same prompt and settings"
+    )
+    rows = word_queries.traced(access().store, RUN, 900)
+    lines = token_lines.of_traced(rows, 900, "all heads").drawn
+    assert [(line.first, round(line.share, 6)) for line in lines] == [(3, 0.4), (5, 0.2)]
+    assert lines[1].dropped == pytest.approx(0.2 / 16)
+
+
+def test_any_token_of_a_kept_prompt_is_traced_by_a_job_under_the_same_settings(filled, record, open_page):
+    page = open_page("text", run=RUN, layer="1", head="1", row="7")
+    page.button(key="trace-token").click().run()
+    assert "Queued." in page.told
+    job = access().queue.jobs()[0]
+    request = RunRequest.from_json(job.request_json)
+    assert (request.trace, request.tau, request.policy) == ("7", record.run.tau, record.run.policy)
+    assert request.config().seed == record.run.seed
 
 
 def test_a_phrase_is_counted_and_its_link_says_where_not_what(filled, record, open_page):

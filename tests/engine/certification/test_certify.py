@@ -13,6 +13,7 @@ from transformers import AttentionInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from routesparse.engine import RouterConfig, certify, route
+from routesparse.engine.certification.certify import Request, certify_attention
 from routesparse.engine.errors import ConfigError, PromptError
 from routesparse.engine.lab.rivals.rule import RuleRouter
 from routesparse.engine.lab.rivals.xattention import XAttention
@@ -317,3 +318,24 @@ def test_layers_without_a_plan_are_counted(nothing_left_behind):
         stacked = half.expand(layers, -1, -1, -1)
         with pytest.raises(ConfigError, match="layers, the model 2"), certify(model, plan=stacked):
             pass
+
+
+def test_a_foreign_mask_is_described_by_its_shape_and_a_dense_layer_is_not():
+    """Columns 3 and 5, sink and diagonal, of 16 cells of 64 keys."""
+    q, k, v = (torch.randn(1, 2, 1024, 16, generator=torch.Generator().manual_seed(i)) for i in range(3))
+    mask = torch.eye(8).bool().repeat_interleave(2, 1)
+    mask[:, [0, 3, 5]] = True
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    masks = mask.expand(2, 2, 8, 16).clone()
+    masks[1, 1] = True  # head 1 of layer 1 reads everything
+    found = [
+        certify_attention(q, k, v, out, layer=layer, request=Request(plan=masks)).by_head for layer in (0, 1)
+    ]
+    one, all_read = found[0][0], found[1][1]
+    parts = (one.sink_share, one.local_share, one.vertical_share, one.slash_share, one.scattered_share)
+    assert sum(parts) == pytest.approx(1) and one.vertical_share > max(
+        one.slash_share, one.scattered_share, 0.2
+    )
+    assert all_read.vertical_share is None, "it reads everything"
+    dense = certify_attention(q, k, v, out, request=Request(plan={1: mask[None]})).by_head[0]
+    assert dense.mass == pytest.approx(1) and dense.vertical_share is None

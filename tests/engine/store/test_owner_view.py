@@ -44,6 +44,7 @@ ARGUMENTS = {
     "layer": lambda run_id: None,
     "head": lambda run_id: None,
     "token": lambda run_id: 5,
+    "position": lambda run_id: 700,
     "limits": lambda run_id: None,
     "shape": lambda run_id: (2, 2),
     "most": lambda run_id: 50,

@@ -25,6 +25,7 @@ from routesparse.engine.rows import (
     PromptRow,
     RunRecord,
     RunRow,
+    TracedRow,
 )
 
 PROBE_KINDS = (64, 64, 128, 16)  # recent, routing, certificate, boundary rows
@@ -47,6 +48,7 @@ def make_record(
     audit: bool = True,
     dense: bool = True,
     prompt: bool = True,
+    traced: bool = True,
 ) -> RunRecord:
     """One run; ``hardness`` in [0, 1] moves mass from local rows to the whole prompt."""
     random = np.random.default_rng([seed, int(hashlib.sha256(run_id.encode()).hexdigest()[:8], 16)])
@@ -100,6 +102,7 @@ def make_record(
         audits=tuple(audits),
         worst_rows=tuple(worst),
         block_reads=tuple(reads),
+        traced_rows=(TracedRow(run_id, 0, 0, 0, 0, 700, 0.9, bytes(4), bytes(4), b"\x01"),) * traced,
         probes=tuple(probes),
         answers=_answers(run_id, prompt) if dense else (),
         continuations=_continuations(run_id, prompt) if dense else (),

@@ -1,0 +1,107 @@
+"""Lines from one token to those that a head, or all, read and dropped there: what is drawn, and how it is asked for.
+
+A traced row (engine/audit/traced.py) is exact and known key by key. Of a head alone, rows that the probe or the audit
+recorded are known by KV blocks: the nearest of them stands in, and the page says which it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from routesparse.app.ui import numbers
+from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.rows import RunRow
+from routesparse.engine.store import frames
+
+MOST_LINES = 24
+
+
+@dataclass(frozen=True)
+class Line:
+    """To ``tokens`` tokens from ``first`` on; share: of the row's attention there; dropped: the part of it not read."""
+
+    first: int
+    tokens: int
+    share: float
+    dropped: float
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether most of it was not read."""
+        return self.dropped > self.share / 2
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Of the token at ``position``. told: what they are of, one sentence; run_id: of the run that was traced."""
+
+    position: int
+    drawn: tuple[Line, ...]
+    told: str
+    run_id: str | None = None
+
+
+def of_traced(rows: pd.DataFrame, position: int, name: str) -> Lines:
+    """rows: of word_queries.traced, the heads that are meant; a line is the mean over them. name: theirs, in words."""
+    share: dict[int, float] = {}
+    dropped: dict[int, float] = {}
+    for row in frames.rows(rows):
+        for key, weight, read in zip(row.keys, row.weights, row.read, strict=True):
+            share[key] = share.get(key, 0.0) + weight / len(rows)
+            dropped[key] = dropped.get(key, 0.0) + (0.0 if read else weight / len(rows))
+    drawn = strongest(Line(key, 1, share[key], dropped[key]) for key in share)
+    told = (
+        f"Token {position:,}, {name}: {numbers.share(float(rows['mass'].mean()))} of its attention was read"
+    )
+    return Lines(position, drawn, f"{told}; exact, key by key.", str(rows["run_id"].iloc[0]))
+
+
+def strongest(found: object) -> tuple[Line, ...]:
+    """The lines that are drawn: the strongest, and beside them the strongest of those that were dropped."""
+    ordered = sorted(found, key=lambda line: -line.share)  # type: ignore[call-overload]
+    lost = [line for line in ordered if line.is_dropped][: MOST_LINES // 3]
+    return tuple(dict.fromkeys([*ordered[:MOST_LINES], *lost]))
+
+
+def of_passages(
+    position: int,
+    read: Sequence[tuple[int, int, float]],
+    lost: Sequence[tuple[int, int, float]],
+    block: int,
+    told: str,
+) -> Lines:
+    """Of a recorded row. read, lost: (first KV block, KV blocks, share) of passages."""
+    parts = [(passages, is_lost) for passages, is_lost in ((read, False), (lost, True))]
+    found = [
+        Line(first * block, blocks * block, share, share if is_lost else 0.0)
+        for passages, is_lost in parts
+        for first, blocks, share in passages
+    ]
+    return Lines(position, strongest(found), told)
+
+
+def request_of(run: RunRow, position: int) -> RunRequest:
+    """The job that runs this prompt again under the same settings and keeps the token's row of every head."""
+    config = json.loads(run.config_json)
+    priced = run.policy == "priced"
+    return RunRequest(
+        model=run.model,
+        calibration=run.calibration,
+        policy=run.policy,  # type: ignore[arg-type]
+        budget=run.budget,
+        tau=run.tau_layer if priced else run.tau,
+        price=run.price,
+        segment=config.get("segment_tokens"),
+        probe=run.probe_mode,  # type: ignore[arg-type]
+        seed=run.seed,
+        domain=run.domain,
+        label=run.prompt_name,
+        break_even=config.get("break_even_tokens"),
+        rope=config.get("rope"),
+        trace=str(position),
+        owner=run.owner,
+    )
