@@ -151,8 +151,7 @@ def _multiples(
                     _open(store, shown, name, picked[0], picked[1])
         exports.chart_foot(
             "heads-by-domain",
-            f"means over prompts · click a cell for its head · shapes: of routing rows, cells of a {heads.CELLS}th of "
-            "the prompt or more · source: head_choice, probe",
+            "means over prompts · click a cell for its head · shapes: of routing rows · source: head_choice, probe",
             means,
             "multiples",
         )

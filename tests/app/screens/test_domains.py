@@ -151,7 +151,7 @@ def test_settings_that_no_job_has_are_refused():
         own.request("demo", pd.Series({**run, "config_json": json.dumps(config)}), "law", "a.txt")
 
 
-def test_what_a_cell_hides_is_local_as_far_as_the_band_is_known_and_else_scattered(put):
+def test_shapes_are_those_of_the_pictures_where_none_is_recorded(put):
     put(1, "prose"), put(2, "code")
     opened = access()
     opened.look_into_spool()

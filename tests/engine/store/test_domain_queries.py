@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from routesparse.engine.errors import InputError
 from routesparse.engine.store import bundle, domain_queries, spool
 from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.owner_view import OwnerView
@@ -32,11 +31,3 @@ def test_a_head_s_density_weighs_its_segments_by_their_causal_area(store):
     assert len(found) == 4
     # Two segments of one length: areas of 1 and 3.
     assert found["density"].tolist() == pytest.approx([(0.1 + 3 * 0.5) / 4] * 4, abs=0.01)
-
-
-def test_pictures_hold_routing_rows_and_a_damaged_bundle_is_told(store):
-    found = domain_queries.pictures(store, RUN)
-    assert found and all(len(one.mass) == len(one.positions) > 0 for one in found)
-    (store.bundle(RUN) / "probe.parquet").write_bytes(b"no parquet")
-    with pytest.raises(InputError, match="copy the bundle again"):
-        domain_queries.pictures(store, RUN)
