@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from routesparse.app.ui import numbers
+from routesparse.engine.errors import InputError
 from routesparse.engine.method import shape
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries
@@ -19,15 +20,15 @@ _MOST_COLUMNS = 1_024  # of a picture at full size, engine/decide/heatmap.py
 def with_shapes(store: OwnerView, run: RunRow, choices: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     """The decisions of one segment with COLUMNS and ``shape``, one of shape.KINDS (None where it was not measured);
     and the tokens of a cell, which say how fine the sink, the local band and the columns are.
-
-    Errors: InputError for a damaged bundle.
     """
     found, cell = choices, -(-run.tokens // run.block_k // _MOST_COLUMNS) * run.block_k
     if len(choices) and choices[COLUMNS[0]].isna().all():
         first = choices.iloc[0]
-        pictures = queries.routing_pictures(
-            store, run.run_id, int(first["segment"]), int(first["batch_index"])
-        )
+        place = int(first["segment"]), int(first["batch_index"])
+        try:
+            pictures = queries.routing_pictures(store, run.run_id, *place)
+        except InputError:  # the probe's own card says so
+            pictures = None
         if pictures is not None:
             cell = pictures.pool * run.block_k
             shares = shape.shares(pictures.mass, pictures.positions // cell)

@@ -31,7 +31,7 @@ _KEYS = {
         ("head_choice", "audit", "probe", "block_reads"), ("batch_index", "layer", "head", "segment")
     ),
     "worst_row": ("batch_index", "layer", "head", "segment", "rank"),
-    "traced_row": ("batch_index", "layer", "head", "position"),
+    "traced_row": ("batch_index", "layer", "head", "segment", "position"),
     "answer": ("batch_index", "token_id"),
     "continuation": ("batch_index",),
     "loss": ("batch_index", "position"),

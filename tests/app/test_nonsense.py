@@ -49,7 +49,7 @@ def nonsense(waiting, record, factory, monkeypatch):
     opened = access()
     opened.FEW, opened.FEW_PATIENCE_S = 100, 300.0
     opened.look_into_spool()
-    assert len(opened.store.run_ids()) == 2 + 3 * 12
+    assert len(opened.store.run_ids()) == 2 + 3 * 13
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # inf - inf is NaN, which pages show as not measured

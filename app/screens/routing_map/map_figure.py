@@ -316,7 +316,7 @@ def _round_step(longest: float) -> float:
 def legend(choices: pd.DataFrame, shown: Cells, metric: str, theme: design.Theme) -> str:
     """What the colours mean, then the letters with their number of units, and the corners."""
     if metric == "shape":
-        return _legend_shape(choices, theme)
+        return _legend_shape(choices, shown.colors.size - len(choices), theme)
     counts = choices["pattern"].value_counts()
     letters = []
     for pattern in families.in_order(counts.index):
@@ -331,8 +331,8 @@ def legend(choices: pd.DataFrame, shown: Cells, metric: str, theme: design.Theme
     return f'{scale}<div class="rs-legend">{"".join(letters)}{_CORNERS}</div>'
 
 
-def _legend_shape(choices: pd.DataFrame, theme: design.Theme) -> str:
-    """Letter, colour and number of heads of each shape, and how to read a cell."""
+def _legend_shape(choices: pd.DataFrame, grey: int, theme: design.Theme) -> str:
+    """Letter, colour and number of heads of each shape; grey: cells that were not recorded."""
     counts = choices["shape"].value_counts()
     colors = dict(zip(PARTS, theme.shapes, strict=True)) | {"dense": theme.panel}
     items = [
@@ -342,6 +342,8 @@ def _legend_shape(choices: pd.DataFrame, theme: design.Theme) -> str:
     ]
     if missing := int(choices["shape"].isna().sum()):
         items.append(f"<span>? not measured {missing:,}</span>")
+    if grey:
+        items.append(_swatch(theme.null, f"not recorded {grey:,}"))
     return f'<div class="rs-legend">{"".join(items)}{_CORNERS}</div>'
 
 
