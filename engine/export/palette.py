@@ -50,7 +50,7 @@ LIGHT = Theme(
     null="#e4e6e8",
     hues=("#82406f", "#12876a"),
     scale=("#eef3fa", "#7fa8dc", "#143f82"),
-    levels=MappingProxyType({"red": "#b3261e", "amber": "#8a5a00", "green": "#1b6e3c"}),
+    levels=MappingProxyType({"red": "#b3261e", "amber": "#8a5a00", "grey": "#59626c", "green": "#1b6e3c"}),
     shapes=("#8a94a6", "#b9c2d4", "#2f6ac4", "#dd9a2c", "#159a70"),
 )
 DARK = Theme(
@@ -64,7 +64,7 @@ DARK = Theme(
     null="#31373d",
     hues=("#c98abb", "#3fb593"),
     scale=("#23303f", "#3f74b5", "#b9d6fb"),
-    levels=MappingProxyType({"red": "#ff8a80", "amber": "#e9b44c", "green": "#6fcf97"}),
+    levels=MappingProxyType({"red": "#ff8a80", "amber": "#e9b44c", "grey": "#a3adb7", "green": "#6fcf97"}),
     shapes=("#8c96a8", "#56606f", "#5b93e6", "#e0a54a", "#35b389"),
 )
 

@@ -47,7 +47,7 @@ def test_a_name_and_a_tag_survive_a_reload_and_name_the_tab(address, context, pa
     tags.fill("keep")
     tags.press("Enter")
     page.get_by_role("textbox", name="Notes", exact=True).fill("the one to show")
-    page.get_by_role("button", name="Save").click()
+    page.get_by_test_id("stBaseButton-secondaryFormSubmit").click()
     ready(page)
     page.goto(f"{address}/runs?q=the+one+to+show")
     page.get_by_text("1 run", exact=True).wait_for()

@@ -102,7 +102,8 @@ def make_record(
         audits=tuple(audits),
         worst_rows=tuple(worst),
         block_reads=tuple(reads),
-        traced_rows=(TracedRow(run_id, 0, 0, 0, 0, 700, 0.9, bytes(4), bytes(4), b"\x01"),) * traced,
+        traced_rows=(TracedRow(run_id, 0, 0, 0, 0, min(700, tokens - 1), 0.9, bytes(4), bytes(4), b"\x01"),)
+        * traced,
         probes=tuple(probes),
         answers=_answers(run_id, prompt) if dense else (),
         continuations=_continuations(run_id, prompt) if dense else (),
