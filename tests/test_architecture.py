@@ -98,12 +98,11 @@ def test_our_own_code_is_imported_as_routesparse() -> None:
 
 HOMES = {
     "triton": ("kernels/",),
-    # The decision recorder makes its models by transformers alone: it must run beside any version of this project.
     "transformers": (
         *("engine/runtime/transformers.py", "engine/runtime/watching.py"),
         *("engine/models/load.py", "engine/models/gguf_server.py"),
         "engine/calibrate/fisher.py",  # gradients want transformers' own attention, which the routed one has not
-        *("engine/lab/studies/decisions/", "engine/lab/studies/selection/together.py"),
+        "engine/lab/studies/selection/together.py",
     ),
     # The store in a file, how that file is opened and compacted, and the one of many writers.
     "duckdb": ("engine/store/duckdb_file.py", "engine/store/duckdb_store.py", "engine/scale/ducklake.py"),

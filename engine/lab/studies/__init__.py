@@ -2,8 +2,7 @@
 
 - What rules lose: ``selection/``.
 - Whether the certificates hold: ``coverage/``.
-- Whether two versions decide alike: ``decisions/``.
 
 Studies that have concluded left their rows and pages in data/results; their
-code is in git, at commit b6dfeee2.
+code is in git, at b6dfeee2 or the commit that a page names.
 """
