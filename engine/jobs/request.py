@@ -133,6 +133,24 @@ class RunRequest(Request):
         parse_trace(self.trace)
         self.config().check_runnable()
 
+    @classmethod
+    def like(cls, config_json: str, **own: Any) -> RunRequest:
+        """With the settings of a stored run, as far as jobs have them; own: the rest, and what differs."""
+        config = RouterConfig().to_dict() | json.loads(config_json)
+        is_priced = config["policy"] == "priced"
+        settings = {
+            "policy": config["policy"],
+            "price": config["price"] if is_priced else None,
+            "tau": config["tau_layer" if is_priced else "tau"],
+            "budget": config["budget"],
+            "segment": config["segment_tokens"],
+            "probe": config["probe"],
+            "break_even": config["break_even_tokens"],
+            "seed": config["seed"],
+            "rope": config.get("rope"),
+        }
+        return cls(**{**settings, **own})
+
     def config(self, on_gpu: bool = False) -> RouterConfig:
         """The router's configuration on a worker's device. Errors: ConfigError."""
         return RouterConfig(

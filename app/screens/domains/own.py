@@ -12,7 +12,6 @@ import streamlit as st
 from routesparse.app.shell import boundary, jobs_view
 from routesparse.app.shell.access import Access, access
 from routesparse.app.ui import elements, numbers, states
-from routesparse.engine.config import LatencyBudget
 from routesparse.engine.errors import InputError, ModelError, RouteSparseError
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.models.files import DEMO, offered, resolve, revision_of
@@ -41,27 +40,10 @@ def request(model: str, like: pd.Series | None, domain: str, label: str) -> RunR
     no job has."""
     if like is None:
         return RunRequest(model=model, domain=domain, label=label, break_even=0, audit="rows")
-    asked = json.loads(like["config_json"])
-    priced = like["policy"] == "priced"
-    made = RunRequest(
-        model=model,
-        policy=like["policy"],
-        price=asked["price"] if priced else None,
-        tau=asked["tau_layer" if priced else "tau"],
-        budget=None if asked["budget"] is None else str(LatencyBudget.parse(asked["budget"])),
-        segment=asked["segment_tokens"],
-        probe=like["probe_mode"],
-        audit=like["audit_depth"],
-        rope=None if asked.get("rope") is None else json.dumps(asked["rope"]),
-        seed=asked["seed"],
-        break_even=0,
-        domain=domain,
-        label=label,
-    )
-    scaled = {} if asked.get("rope") is None else {"rope": asked["rope"]}
-    if domains.settings_key(json.dumps(made.config().to_dict() | scaled)) != domains.settings_key(
-        like["config_json"]
-    ):
+    recorded, audit = like["config_json"], like["audit_depth"]
+    made = RunRequest.like(recorded, model=model, audit=audit, break_even=0, domain=domain, label=label)
+    scaled = {} if made.rope is None else {"rope": made.rope}
+    if domains.settings_key(json.dumps(made.config().to_dict() | scaled)) != domains.settings_key(recorded):
         raise InputError("these runs have settings that the command line alone can give")
     return made
 

@@ -6,7 +6,6 @@ recorded are known by KV blocks: the nearest of them stands in, and the page say
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -86,22 +85,12 @@ def of_passages(
 
 def request_of(run: RunRow, position: int) -> RunRequest:
     """The job that runs this prompt again under the same settings and keeps the token's row of every head."""
-    config = json.loads(run.config_json)
-    priced = run.policy == "priced"
-    return RunRequest(
+    return RunRequest.like(
+        run.config_json,
         model=run.model,
         calibration=run.calibration,
-        policy=run.policy,  # type: ignore[arg-type]
-        budget=run.budget,
-        tau=run.tau_layer if priced else run.tau,
-        price=run.price,
-        segment=config.get("segment_tokens"),
-        probe=run.probe_mode,  # type: ignore[arg-type]
-        seed=run.seed,
         domain=run.domain,
         label=run.prompt_name,
-        break_even=config.get("break_even_tokens"),
-        rope=config.get("rope"),
         trace=str(position),
         owner=run.owner,
     )

@@ -13,10 +13,11 @@ from routesparse.app.screens.domains import beforehand, figures, heads, own, wor
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design
 from routesparse.engine.calibration.artifact import load_calibration
-from routesparse.engine.config import RouterConfig
+from routesparse.engine.config import LatencyBudget, RouterConfig
 from routesparse.engine.errors import InputError
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.models.files import revision_of
+from routesparse.engine.models.rope import RopeScaling
 from routesparse.engine.stats.domains import Finding
 from routesparse.engine.store import bundle, checks, domain_queries
 from tests.app.conftest import REPOSITORY
@@ -144,11 +145,15 @@ def test_wrong_texts_are_told(files, problem):
     assert any(problem in line for line in own.read(files)[1])
 
 
-def test_settings_that_no_job_has_are_refused():
-    run = {"policy": "priced", "probe_mode": "exact", "audit_depth": "none"}
-    config = RouterConfig(bound="bernstein").to_dict()
+def test_settings_and_scaled_positions_are_kept_and_those_that_no_job_has_refused():
+    rope = RopeScaling.parse('{"rope_type": "linear", "factor": 2.0}').text
+    config = RouterConfig(price=0.25, budget=LatencyBudget.parse("800us"), seed=7).to_dict() | {"rope": rope}
+    run = pd.Series({"audit_depth": "none", "config_json": json.dumps(config)})
+    made = own.request("demo", run, "law", "a.txt")
+    assert (made.price, made.budget, made.seed, made.rope, made.break_even) == (0.25, "800us", 7, rope, 0)
+    run["config_json"] = json.dumps(config | {"bound": "bernstein"})
     with pytest.raises(InputError, match="command line alone"):
-        own.request("demo", pd.Series({**run, "config_json": json.dumps(config)}), "law", "a.txt")
+        own.request("demo", run, "law", "a.txt")
 
 
 def test_shapes_are_those_of_the_pictures_where_none_is_recorded(put):
