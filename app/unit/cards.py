@@ -86,7 +86,7 @@ def probe_card(
             elements.sub("What each budget reads is not stored for this run.")
         elif len(candidates):
             mask = _mask_choice(store, unit, heatmap, candidates, run.block_k, window)
-        _probe_picture(store, run, unit, heatmap, _FULL_HEIGHT, window, mask)
+        _probe_picture(store, run, unit, heatmap, window, mask)
     if position is not None:
         loss = row_words.of_row(store, run, unit, candidates, position)
         row_words.card(store, run, unit, loss, word_queries.words(store, run.run_id))
@@ -145,9 +145,8 @@ def _probe_picture(
     run: RunRow,
     unit: queries.Unit,
     heatmap: queries.Heatmap,
-    height: int,
     window: zoom.Window | None,
-    mask: masks.Mask | None = None,
+    mask: masks.Mask | None,
 ) -> None:
     """window: what part of the probe the heatmap is, None for the whole."""
     theme = design.current_theme()
@@ -157,8 +156,8 @@ def _probe_picture(
     name = f"probe-{queries.label(run.run_id)}-layer-{unit.layer}-head-{unit.head}"
     picture = store.made(
         "probe",
-        [unit, window, shown.mass.shape, shown.block_pool, whose, position, height, theme.name],
-        lambda: probe.figure(shown, theme, run.block_k, height, mask, position),
+        [unit, window, shown.mass.shape, shown.block_pool, whose, position, theme.name],
+        lambda: probe.figure(shown, theme, run.block_k, _FULL_HEIGHT, mask, position),
         of=[run.run_id],
     )
     zoom.show("probe", picture, shown, run.block_k)

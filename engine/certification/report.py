@@ -153,9 +153,9 @@ class Certified:
             "used there"
         )
 
-    def as_dict(self, heads: bool = True) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """For JSON: everything but the single rows."""
-        found = {
+        return {
             "function": self.name,
             "plan": self.plan,
             "dense_layers": list(self.dense_layers),
@@ -169,8 +169,8 @@ class Certified:
             "run": _told(self.run),
             "layers": [_told(claims) for claims in self.by_layer],
             "named": [asdict(row) for row in self.named],
+            "heads": [_told(claims) for claims in self.by_head],
         }
-        return {**found, "heads": [_told(claims) for claims in self.by_head]} if heads else found
 
     def _heads(self) -> Iterable[ClaimRow]:
         for layer, scores in zip(self.layers, self.scores, strict=True):

@@ -69,16 +69,14 @@ RECORD: dict[str, tuple[str, type]] = {
 }
 
 
-def record_layout(policy: Policy, predicted: bool = False, **sizes: int) -> Layout:
-    """The part of RECORD that a policy fills. sizes: of the axes, by their letters."""
+def record_layout(policy: Policy, **sizes: int) -> Layout:
+    """The part of RECORD that a policy fills without a predictor. sizes: of the axes, by their letters."""
     own, other = (Climb, Escalated) if policy == "priced" else (Escalated, Climb)
     absent = {field.name for field in fields(other)} - {field.name for field in fields(own)}
-    if not predicted:
-        absent.add("predicted_error")
     return {
         name: (tuple(sizes[axis] for axis in axes), np.dtype(kind))
         for name, (axes, kind) in RECORD.items()
-        if name not in absent
+        if name not in absent | {"predicted_error"}
     }
 
 

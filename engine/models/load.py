@@ -98,18 +98,16 @@ def load_model(
     return _load(folder, name, check_folder(folder)[1], device, rope)
 
 
-def load_in_turn(
-    model: str, place: int, *, rope: RopeScaling | None = None, device: str = "auto"
-) -> LoadedModel:
-    """The model of one of several processes: "auto" takes GPUs in turn by its place, or the CPU where there is none.
+def load_in_turn(model: str, place: int, *, rope: RopeScaling | None = None) -> LoadedModel:
+    """The model of one of several processes, which take GPUs in turn by their places, or the CPU where there is none.
 
     Errors: those of ``load_model``.
     """
     import torch
 
-    if device == "auto" and torch.cuda.is_available():
+    device = "cpu"
+    if torch.cuda.is_available():
         device = f"cuda:{place % torch.cuda.device_count()}"
-    if device.startswith("cuda"):
         torch.cuda.set_device(device)
     return load_model(model, device=device, rope=rope)
 

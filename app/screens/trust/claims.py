@@ -74,7 +74,7 @@ def cards_html(coverage: pd.DataFrame, runs: pd.DataFrame, gaps: pd.Series, conf
     """The three claims side by side."""
     boxes = []
     for key, claim in CLAIMS.items():
-        groups = by_group(per_prompt(coverage, runs, key, None), "group", "value")
+        groups = by_group(per_prompt(coverage, runs, key, None))
         void = drift_note.of_several(runs) if key == "conformal" else ""
         boxes.append(_card(claim, groups, _gap(key, gaps), confidence, void))
     return f'<div class="rs-claims rs-three">{"".join(boxes)}</div>'
@@ -114,16 +114,16 @@ def _gap(claim: str, gaps: pd.Series) -> str:
     )
 
 
-def by_group(per_prompt: pd.DataFrame, group: str, value: str) -> pd.DataFrame:
-    """One row per group, with _COLUMNS; rows whose value is NULL are left out, not counted as 0.
+def by_group(per_prompt: pd.DataFrame) -> pd.DataFrame:
+    """One row per group, with _COLUMNS; rows whose ``value`` is NULL are left out, not counted as 0.
 
     per_prompt: one row per run with the columns ``group``, ``value``, ``prompt_sha256`` and ``units``. ``low`` and
     ``high`` are NULL with fewer than two prompts: one prompt has no interval.
     """
-    known = per_prompt.dropna(subset=[value])
+    known = per_prompt.dropna(subset=["value"])
     rows = [
-        _summary(str(name), tuple(part[value]), tuple(part["prompt_sha256"]), int(part["units"].sum()))
-        for name, part in known.groupby(group, sort=False)
+        _summary(str(name), tuple(part["value"]), tuple(part["prompt_sha256"]), int(part["units"].sum()))
+        for name, part in known.groupby("group", sort=False)
     ]
     return pd.DataFrame(rows, columns=list(_COLUMNS))
 

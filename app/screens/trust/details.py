@@ -156,7 +156,7 @@ def _shares_card(store: OwnerView, shown: Scope) -> None:
     def made() -> tuple[pd.DataFrame, pd.DataFrame]:
         query = fallback_queries.kinds_by_layer if fell else audit_queries.coverage
         rows = claims.per_prompt(query(store, ids), runs, claim, by)
-        return rows, claims.by_group(rows, "group", "value")
+        return rows, claims.by_group(rows)
 
     rows, groups = store.made("shares", [claim, by, q], made, of=ids)
     title = "Dense by fallback" if fell else "Coverage of selected sparse units"
