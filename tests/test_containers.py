@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ import yaml
 
 from routesparse.engine.cli.main import app
 from routesparse.engine.cli.operations import metrics
+from tests.e2e.serve import free_port
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".container"
@@ -29,12 +29,6 @@ SERVICES = COMPOSE["services"]
 LINES = re.sub(r"\\\n", " ", (FOLDER / "Containerfile").read_text()).splitlines()
 INSTRUCTIONS = [line.split(maxsplit=1) for line in LINES if line and not line.startswith("#")]
 WORKDIR = "/opt/routesparse"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def given(instruction: str) -> list[str]:

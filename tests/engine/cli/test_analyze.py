@@ -39,13 +39,6 @@ def model(tiny_model, tmp_path_factory):
     return root / "tiny"
 
 
-@pytest.fixture
-def prompt(tmp_path):
-    file = tmp_path / "prompt.txt"
-    file.write_text("the quick brown fox jumps over the lazy dog. " * 14)
-    return file
-
-
 class TestAnalyze:
     def test_the_json_object_is_the_contract(self, run, model, home, prompt):
         given = ("--model", model, "--break-even", 512, "--audit", "rows", "--json")

@@ -14,13 +14,6 @@ def model(tiny_model, tmp_path_factory):
     return tiny_model.save_measured(tmp_path_factory.mktemp("failures"))
 
 
-@pytest.fixture
-def prompt(tmp_path):
-    file = tmp_path / "prompt.txt"
-    file.write_text("the quick brown fox jumps over the lazy dog. " * 14)
-    return file
-
-
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")], ids=["nan", "inf"])
 def test_nan_or_inf_in_a_layer_names_the_layer(refused, home, tiny_model, tmp_path, prompt, poison):
     sick = tiny_model.save(tmp_path / "sick", poison=poison)

@@ -29,13 +29,6 @@ def model(tiny_model, tmp_path_factory):
 
 
 @pytest.fixture
-def prompt(tmp_path):
-    file = tmp_path / "prompt.txt"
-    file.write_text("the quick brown fox jumps over the lazy dog. " * 14)
-    return file
-
-
-@pytest.fixture
 def refused(refused, home, monkeypatch):
     """A command that must end before work."""
     began = Mock(side_effect=AssertionError("the command began to work"))

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -20,12 +21,26 @@ import pytest
 from routesparse.engine import shared_folder
 from routesparse.engine.jobs.database import QueueBusyError
 from routesparse.engine.jobs.queue import JobQueue
+from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.scale.queue import PREFIX
 from tests import own_postgres
 from tests.engine.jobs import worker_process
 
 PATIENCE_S = 60.0
 IN_BOTH = ("test_owners", "test_queue", "test_sweep")
+ON_POSTGRES = ("test_connection", "test_hosts", "test_postgres")
+TEXT = "the harbour master writes a ledger"
+
+
+def submit(queue, **wishes):
+    return queue.submit(RunRequest(**wishes), TEXT)
+
+
+def open_at_once(make):
+    """Eight threads make a queue in one place, and none fails."""
+    with ThreadPoolExecutor(8) as pool:
+        for opened in list(pool.map(lambda _: make(), range(8))):
+            opened.close()
 
 
 def pytest_generate_tests(metafunc):
@@ -35,7 +50,12 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture
 def home(request, tmp_path, monkeypatch):
-    """A ROUTESPARSE_HOME of its own, with the queue in its file or, as the shared folder too, on PostgreSQL."""
+    """A ROUTESPARSE_HOME of its own, with the queue in its file or, as the shared folder too, on PostgreSQL. Of tests
+    of PostgreSQL alone: that of a dashboard's host, which has no workers.
+    """
+    if request.module.__name__.rpartition(".")[2] in ON_POSTGRES:
+        request.getfixturevalue("shared")
+        return tmp_path / "dashboard"
     monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path))
     if getattr(request, "param", "file") == "postgres":
         words = own_postgres.new_database(request.getfixturevalue("postgres"), f"queue{secrets.token_hex(6)}")
@@ -48,9 +68,8 @@ def home(request, tmp_path, monkeypatch):
 @pytest.fixture
 def queue(home):
     """An empty queue."""
-    queue = JobQueue(home)
-    yield queue
-    queue.close()
+    with closing(JobQueue(home)) as opened:
+        yield opened
 
 
 @pytest.fixture

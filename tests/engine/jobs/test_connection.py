@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import os
-from contextlib import closing
 
 import pytest
 
 from routesparse.engine.jobs.database import QueueAwayError, QueueUncertainError
-from routesparse.engine.jobs.queue import JobQueue, LeaseLostError
+from routesparse.engine.jobs.queue import LeaseLostError
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.scale import queue as postgres
-
-TEXT = "the harbour master writes a ledger"
-
-
-@pytest.fixture
-def queue(shared, tmp_path):
-    """The dashboard's, on a host without workers."""
-    with closing(JobQueue(tmp_path / "dashboard")) as opened:
-        yield opened
-
-
-def submit(queue):
-    return queue.submit(RunRequest(), TEXT)
+from tests.engine.jobs.conftest import TEXT, submit
 
 
 def test_that_was_cut_while_idle_is_made_anew_unnoticed(queue, cut):

@@ -19,26 +19,13 @@ from routesparse.engine.jobs import heartbeat, staging
 from routesparse.engine.jobs.database import QueueAwayError
 from routesparse.engine.jobs.log import JobLog, tail
 from routesparse.engine.jobs.queue import JobQueue
-from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.jobs.signals import Flag
 from routesparse.engine.jobs.worker import run_worker
 from routesparse.engine.scale.queue import PREFIX
 from routesparse.engine.store import bundle
 from tests import own_postgres
+from tests.engine.jobs.conftest import submit
 from tests.engine.jobs.worker_process import visible
-
-TEXT = "the harbour master writes a ledger"
-
-
-@pytest.fixture
-def queue(shared, tmp_path):
-    """The dashboard's, on a host without workers."""
-    with closing(JobQueue(tmp_path / "dashboard")) as opened:
-        yield opened
-
-
-def submit(queue):
-    return queue.submit(RunRequest(), TEXT)
 
 
 class TestHeartbeat:

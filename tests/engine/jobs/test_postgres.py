@@ -21,24 +21,11 @@ from routesparse.engine.jobs.database import (
     QueuePlaceError,
 )
 from routesparse.engine.jobs.queue import JobQueue, _back_in_line
-from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.operations import metrics, places
 from routesparse.engine.scale import postgres as named
 from routesparse.engine.scale import queue as postgres
 from routesparse.engine.scale.queue import IDENTITY, PREFIX
-
-TEXT = "the harbour master writes a ledger"
-
-
-@pytest.fixture
-def queue(shared, tmp_path):
-    """The dashboard's, on a host without workers."""
-    with closing(JobQueue(tmp_path / "dashboard")) as opened:
-        yield opened
-
-
-def submit(queue):
-    return queue.submit(RunRequest(), TEXT)
+from tests.engine.jobs.conftest import open_at_once, submit
 
 
 class TestAddress:
@@ -101,22 +88,7 @@ class TestTables:
         assert queue.database.rows("SELECT version FROM about") == [{"version": version}]
 
     def test_are_made_once_by_many_at_once(self, shared):
-        opened, errors = [], []
-
-        def work():
-            try:
-                opened.append(JobQueue(shared))
-            except StoreError as error:
-                errors.append(error)
-
-        threads = [threading.Thread(target=work) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for queue in opened:
-            queue.close()
-        assert (errors, len(opened)) == ([], 8)
+        open_at_once(lambda: JobQueue(shared))
 
     def test_that_are_gone_say_so_and_a_new_worker_begins_anew(self, queue):
         with queue.database.transaction() as transaction:

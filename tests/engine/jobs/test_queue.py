@@ -11,8 +11,7 @@ from routesparse.engine.jobs.database import SqliteFile
 from routesparse.engine.jobs.queue import MAX_LOSSES, JobQueue, LeaseLostError
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.scale.queue import PostgresQueue
-
-TEXT = "the harbour master writes a ledger"
+from tests.engine.jobs.conftest import TEXT, submit
 
 
 @pytest.fixture
@@ -28,10 +27,6 @@ def clock(monkeypatch):
         monkeypatch.setattr(kind, "now", lambda _: clock.now)
         monkeypatch.setattr(kind, "lease_clock", lambda _: clock.now - clock.set_by - 999_000.0)
     return clock
-
-
-def submit(queue, **wishes):
-    return queue.submit(RunRequest(**wishes), TEXT)
 
 
 def test_a_job_waits_runs_and_is_done(queue):

@@ -2,7 +2,6 @@
 
 import sqlite3
 import stat
-import threading
 import time
 
 import pytest
@@ -12,13 +11,7 @@ from routesparse.engine.jobs import database
 from routesparse.engine.jobs.database import QueueBusyError
 from routesparse.engine.jobs.opening import FILE
 from routesparse.engine.jobs.queue import JobQueue
-from routesparse.engine.jobs.request import RunRequest
-
-TEXT = "the harbour master writes a ledger"
-
-
-def submit(queue):
-    return queue.submit(RunRequest(), TEXT)
+from tests.engine.jobs.conftest import TEXT, open_at_once, submit
 
 
 def test_a_locked_file_refuses_a_job_after_the_timeout(home):
@@ -92,19 +85,4 @@ class TestFile:
             JobQueue(home / "file")
 
     def test_opened_by_many_at_once_is_made_once(self, home):
-        opened, errors = [], []
-
-        def work():
-            try:
-                opened.append(JobQueue(home, busy_timeout_s=60))
-            except StoreError as error:
-                errors.append(error)
-
-        threads = [threading.Thread(target=work) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for queue in opened:
-            queue.close()
-        assert (errors, len(opened)) == ([], 8)
+        open_at_once(lambda: JobQueue(home, busy_timeout_s=60))
