@@ -57,6 +57,12 @@ def lines_html(pairs: Sequence[tuple[str, ...]]) -> str:
     return f'<div class="rs-pair">{html}</div>'
 
 
+def scale_html(low: str, high: str, colors: Sequence[str], more: str = "") -> str:
+    """A legend: colours from one end to the other; more: HTML of further items."""
+    bar = f'<i style="width:110px;margin:0;background:linear-gradient(90deg,{", ".join(colors)})"></i>'
+    return f'<div class="rs-legend"><span>{low}</span><span>{bar}</span><span>{high}</span>{more}</div>'
+
+
 def _name(name: str, term: Sequence[str]) -> str:
     return escape(name) + (glossary.mark(term[0]) if term else "")
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from routesparse.app.ui import design, grid, numbers
+from routesparse.app.ui import design, elements, grid, numbers
 
 MOST_HEADS_WITH_TEXT = 16  # a wider map has room for a letter only
 _THREE = partial(numbers.signed, digits=3)
@@ -68,12 +68,7 @@ def legend(metric: str, rows: pd.DataFrame, heads: int, theme: design.Theme) -> 
         return f'<div class="rs-legend">{grey}</div>'
     show, largest = MAPS[metric][2], float(known.max())
     colors = [grid.diverging(v * largest, largest, theme) for v in (-1, -0.5, 0, 0.5, 1)]
-    return _scale(show(-largest), show(largest), colors, grey)
-
-
-def _scale(low: str, high: str, colors: list[str], more: str = "") -> str:
-    bar = f'<i style="width:130px;margin:0;background:linear-gradient(90deg,{", ".join(colors)})"></i>'
-    return f'<div class="rs-legend"><span>{low}</span><span>{bar}</span><span>{high}</span>{more}</div>'
+    return elements.scale_html(show(-largest), show(largest), colors, grey)
 
 
 def _same_color(theme: design.Theme) -> str:

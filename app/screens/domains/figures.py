@@ -73,7 +73,10 @@ def difference_map(rows: pd.DataFrame, names: tuple[str, str], theme: design.The
         grid.diverging(d, largest, theme) if shown else theme.panel
         for d, shown in zip(rows["difference"], drawn, strict=True)
     ]
-    text = [points(d) if shown else "·" for d, shown in zip(rows["difference"], drawn, strict=True)]
+    text = [
+        numbers.signed(100 * d, 0) if shown else "·"
+        for d, shown in zip(rows["difference"], drawn, strict=True)
+    ]
     hover = [
         f"layer {row['layer']}, head {row['head']}\n{names[0]} reads {numbers.share(row['one'])}, {names[1]} "
         f"{numbers.share(row['other'])}: {100 * row['difference']:+.1f} points"
@@ -85,11 +88,6 @@ def difference_map(rows: pd.DataFrame, names: tuple[str, str], theme: design.The
         for row in rows.to_dict("records")
     ]
     return grid.by_head(rows, shape, theme, color=color, text=text, strong=False, hover=hover)
-
-
-def points(difference: float) -> str:
-    """Whole points with their sign; 0 has none."""
-    return f"{100 * difference:+.0f}" if abs(difference) >= 0.005 else "0"
 
 
 def loss_over_price(fit: Fitted, theme: design.Theme) -> dict[str, Any]:

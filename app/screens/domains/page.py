@@ -165,10 +165,9 @@ def _legend(lens: str, means: pd.DataFrame, theme: design.Theme) -> str:
         )
         told = "width: share of a head’s attention; height: how much it reads, log scale"
         return f'<div class="rs-legend">{marks}<span>{told}</span></div>'
-    bar = f"width:110px;margin:0;background:linear-gradient(90deg,{', '.join(theme.scale)})"
     most = float(means[lens].max())
     top = numbers.share(most, 0) if lens == "density" else f"{1000 * most:.2f} thousandths of a nat"
-    return f'<div class="rs-legend"><span>0</span><span><i style="{bar}"></i></span><span>{top}</span></div>'
+    return elements.scale_html("0", top, theme.scale)
 
 
 def _difference(
@@ -219,7 +218,7 @@ def _changed(
         lines.append(
             (
                 f'<a href="{link}" target="_self">{name}</a>',
-                figures.points(row["difference"]),
+                numbers.signed(100 * row["difference"], 0),
                 spread,
                 *(_bar(cells.loc[(*place, domain)].to_dict(), theme) for domain in others),
             )

@@ -17,7 +17,6 @@ from routesparse.app.ui import design, elements, exports, grid, numbers, states
 from routesparse.engine.export.plain_text import visible
 from routesparse.engine.stats import fleet_alarms
 from routesparse.engine.store import fleet_queries, queries
-from routesparse.engine.store.owner_view import OwnerView
 
 _SPANS = {"7": "7 days", "14": "14 days", "30": "30 days"}
 _SPAN = "14"  # where the address names none
@@ -65,7 +64,7 @@ def render() -> None:
     days = fleet_queries.by_day(found[found["day"] >= columns[0]])
     _alarms_card(tests[tests["figure"].map(figures.NAMES).isin(kinds)] if kinds else tests, today)
     for model, own in days.groupby("model"):
-        _model_card(store, str(model), own, tests[tests["model"] == model], columns)
+        _model_card(str(model), own, tests[tests["model"] == model], columns)
 
 
 def _nothing() -> None:
@@ -141,9 +140,7 @@ def _expected(judged: pd.DataFrame, today: str) -> str:
     )
 
 
-def _model_card(
-    store: OwnerView, model: str, days: pd.DataFrame, tests: pd.DataFrame, columns: list[str]
-) -> None:
+def _model_card(model: str, days: pd.DataFrame, tests: pd.DataFrame, columns: list[str]) -> None:
     theme = design.current_theme()
     key = f"fleet-{zlib.crc32(model.encode()):08x}"
     with elements.card(key):

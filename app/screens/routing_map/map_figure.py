@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from routesparse.app.screens.routing_map import head_order
-from routesparse.app.ui import design, glossary, numbers
+from routesparse.app.ui import design, elements, glossary, numbers
 from routesparse.app.unit import shapes
 from routesparse.app.unit.shapes import COLUMNS
 from routesparse.engine.method import families
@@ -377,9 +377,8 @@ def _legend_scale(shown: Cells, metric: str, theme: design.Theme) -> str:
         return f'<div class="rs-legend">{"".join(steps)}</div>'
     # A dense head has no certificate and no error: that is no gap in what was measured.
     told = "not measured, or a dense head" if metric in ("lower_mass", "audited_error") else "not measured"
-    ends = ""
-    if shown.values is not None and not np.isnan(shown.values).all():
-        bar = f"width:110px;margin:0;background:linear-gradient(90deg,{', '.join(theme.scale)})"
-        low, high = value_text(metric, shown.low), value_text(metric, shown.high)
-        ends = f'<span>{low}</span><span><i style="{bar}"></i></span><span>{high}</span>'
-    return f'<div class="rs-legend">{ends}{_swatch(theme.null, told)}</div>'
+    grey = _swatch(theme.null, told)
+    if shown.values is None or np.isnan(shown.values).all():
+        return f'<div class="rs-legend">{grey}</div>'
+    low, high = value_text(metric, shown.low), value_text(metric, shown.high)
+    return elements.scale_html(low, high, theme.scale, grey)

@@ -151,42 +151,24 @@ def _map_card(row: CertificateRow, heads: pd.DataFrame) -> None:
 
 def head_map(heads: pd.DataFrame, name: str, size: tuple[int, int], theme: design.Theme) -> dict[str, Any]:
     """heads: claims of scope "head", of which a cell shows the worst of the batch. Infinite errors have the strongest
-    colour; the text says that they are."""
+    colour; the text says that they are. Shapes have a letter and a colour, grey where the plan reads everything."""
     if name == "shape":
-        return _shape_map(heads, size, theme)
-    metric = METRICS[name]
-    values = heads[name].astype(float)
-    rows = heads.assign(lost=values.map(metric.lost, na_action="ignore").fillna(-1.0))
-    rows = rows.sort_values("lost", ascending=False, kind="stable").drop_duplicates(["layer", "head"])
-    rows = rows.sort_values(["layer", "head"])
-    lost = rows["lost"].clip(lower=0.0)
-    top = max(metric.least, float(lost[lost < float("inf")].max()))
-    with_text = size[1] <= _MOST_HEADS_WITH_TEXT
-    words = ["–" if numbers.is_missing(v) else metric.text(v) if with_text else "" for v in rows[name]]
-    return grid.by_head(
-        rows,
-        size,
-        theme,
-        color=[design.scale_color(theme, min(1.0, one / top)) for one in lost],
-        text=words,
-        strong=False,
-        hover=[_hover(row) for row in frames.rows(rows)],
-    )
-
-
-def _shape_map(heads: pd.DataFrame, size: tuple[int, int], theme: design.Theme) -> dict[str, Any]:
-    """A letter and colour a head; grey where the plan reads everything."""
-    rows = heads.drop_duplicates(["layer", "head"]).sort_values(["layer", "head"])
-    colors = dict(zip(shape.PARTS, theme.shapes, strict=True))
-    return grid.by_head(
-        rows,
-        size,
-        theme,
-        color=[colors.get(kind, theme.null) for kind in rows["shape"]],
-        text=[design.SHAPE_LETTERS.get(kind, "D") for kind in rows["shape"]],
-        strong=False,
-        hover=[_hover(row) for row in frames.rows(rows)],
-    )
+        rows = heads.drop_duplicates(["layer", "head"]).sort_values(["layer", "head"])
+        colors = dict(zip(shape.PARTS, theme.shapes, strict=True))
+        color = [colors.get(kind, theme.null) for kind in rows["shape"]]
+        text = [design.SHAPE_LETTERS.get(kind, "D") for kind in rows["shape"]]
+    else:
+        metric, values = METRICS[name], heads[name].astype(float)
+        rows = heads.assign(lost=values.map(metric.lost, na_action="ignore").fillna(-1.0))
+        rows = rows.sort_values("lost", ascending=False, kind="stable").drop_duplicates(["layer", "head"])
+        rows = rows.sort_values(["layer", "head"])
+        lost = rows["lost"].clip(lower=0.0)
+        top = max(metric.least, float(lost[lost < float("inf")].max()))
+        color = [design.scale_color(theme, min(1.0, one / top)) for one in lost]
+        with_text = size[1] <= _MOST_HEADS_WITH_TEXT
+        text = ["–" if numbers.is_missing(v) else metric.text(v) if with_text else "" for v in rows[name]]
+    hover = [_hover(row) for row in frames.rows(rows)]
+    return grid.by_head(rows, size, theme, color=color, text=text, strong=False, hover=hover)
 
 
 def _hover(row: Any) -> str:
