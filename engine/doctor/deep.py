@@ -11,7 +11,6 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 
@@ -74,14 +73,12 @@ class _Checker(AttentionRouter):
         return dense_attention(inputs, window)
 
 
-def check_model(
-    model: LoadedModel, seed: int = 0, prompt: Path | None = None
-) -> tuple[list[LayerCheck], list[int]]:
+def check_model(model: LoadedModel, seed: int = 0) -> tuple[list[LayerCheck], list[int]]:
     """The chosen layers' checks, and those of them that have a sliding window and are never routed.
 
     Errors: ConfigError, NumericsError, ProfileError, UnsupportedModelError.
     """
-    text = read_prompt(prompt or paths.DATA / "samples" / "prompts" / "prose.txt")
+    text = read_prompt(paths.DATA / "samples" / "prompts" / "prose.txt")
     short = replace(text, text=text.text[: 6 * TOKENS])
     ids = tokenize(short, model.tokenizer, 12 * TOKENS).token_ids[: min(TOKENS, model.max_tokens)]
     checker = _Checker(model.layers, seed)

@@ -190,8 +190,9 @@ def newcombe(both: int, only_other: int, only_base: int, neither: int) -> tuple[
     return middle - reach(p - low_p, high_q - q), middle + reach(high_p - p, q - low_q)
 
 
-def wilson(share: float, n: int, z: float = 1.959963984540054) -> tuple[float, float]:
-    """The score interval of a share of n (Wilson 1927); z: of the level, 95 % by default."""
+def wilson(share: float, n: int) -> tuple[float, float]:
+    """The 95 % score interval of a share of n (Wilson 1927)."""
+    z = 1.959963984540054
     middle = share + z * z / (2 * n)
     half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     return (middle - half) / (1 + z * z / n), (middle + half) / (1 + z * z / n)
