@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from routesparse.engine import paths
 from routesparse.engine.errors import ResultsError
 from routesparse.engine.export import numbers
 from routesparse.engine.files.plain_files import read_json
@@ -18,7 +17,6 @@ from routesparse.engine.results.tables import Table
 from routesparse.engine.schema import FILLED, POSITIVE, Number, Positive, Share, Text, checked
 
 KIND: Final = "shift of tuned prices"
-FILES = ("tuning_shift.json", "tuning_answers_shift.json")
 MOST_BYTES = 1 << 22
 # What becomes of a target, with its sign and words.
 FATES = {"yes": "✓ kept", "by its mean": "– kept by the mean only", "no": "✕ missed"}
@@ -184,12 +182,6 @@ def table(found: Shift, goal: Goal) -> Table:
         f"{100 * goal.confidence:g} %. {found.source}"
     )
     return Table(caption, heads, tuple(rows), (0, 1, 2, 6))
-
-
-def shipped() -> list[Path]:
-    """The files that come with RouteSparse, as far as they are there."""
-    found = (paths.DATA / "results" / name for name in FILES)
-    return [path for path in found if path.is_file()]
 
 
 def read(path: Path) -> Shift:

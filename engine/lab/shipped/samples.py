@@ -58,14 +58,13 @@ def main(argv: list[str] | None = None) -> None:
     parser = study.parser(__doc__)
     parser.add_argument("--tokens", type=int, default=16_384, help="of a prompt, at most")
     parser.add_argument("--prompts", action="store_true", help="make the prompt files first")
-    parser.add_argument("--prompts-folder", type=Path, default=PROMPTS)
     parser.add_argument(
         "--documents", nargs="+", default=[], help="of the data folder; each begins with its domain"
     )
     arguments = parser.parse_args(argv)
     loaded = load_model(arguments.model)
     if arguments.prompts:
-        make_prompts(loaded, arguments.data, arguments.tokens, arguments.prompts_folder)
+        make_prompts(loaded, arguments.data, arguments.tokens, PROMPTS)
     records = analyse(loaded, arguments) if arguments.model == DEMO else plain(loaded, arguments)
     for old in arguments.out.glob("*/manifest.json"):
         if json.loads(old.read_text())["model"]["id"] == loaded.name:
@@ -81,7 +80,7 @@ def analyse(loaded: LoadedModel, arguments: argparse.Namespace) -> list[RunRecor
     Errors: InputError for a prompt below break-even, and where no unit of any prompt fell back or no alarm went off.
     """
     records = []
-    paths_in_order = sorted(arguments.prompts_folder.glob("*.txt"))
+    paths_in_order = sorted(PROMPTS.glob("*.txt"))
     # A process's first routed prompt took twice as long as the next ones, so one is routed and forgotten.
     first = tokenize(read_prompt(paths_in_order[0]), loaded.tokenizer, loaded.max_tokens)
     analyze_prompt(first, loaded, RouterConfig(seed=arguments.seed))

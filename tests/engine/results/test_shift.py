@@ -26,11 +26,12 @@ GOAL = Goal(
         Price("strictest-kl", 0.2, ("prose", "code"), True, (KEEPS, dataclasses.replace(DOUBTED, own=True), MISSES)),
     ),
 )  # fmt: skip
+SHIPPED = [paths.DATA / "results" / name for name in ("tuning_shift.json", "tuning_answers_shift.json")]
 SHIFT = Shift("write it", "demo", 16_384, ("NVIDIA H200, seed 1",), (GOAL,))
 
 
 def test_what_was_written_is_read_again(tmp_path):
-    path = paths.write_json(tmp_path / shift.FILES[0], dataclasses.asdict(SHIFT))
+    path = paths.write_json(tmp_path / "shift.json", dataclasses.asdict(SHIFT))
     assert shift.read(path) == SHIFT
     path.write_text(path.read_text().replace('"bound": 0.013', '"bound": NaN'))
     with pytest.raises(ResultsError, match=re.escape("goals[0].prices[0].uses[2].bound is NaN")):
@@ -55,7 +56,7 @@ def test_the_report_holds_it():
 
 
 def test_the_shipped_files_say_what_their_headlines_say():
-    found, answers = map(shift.read, shift.shipped())
+    found, answers = map(shift.read, SHIPPED)
     assert [goal.measure for goal in (*found.goals, *answers.goals)] == ["kl", "agreement", "nats", "answer"]
     assert all(use.windows == 64 for one in answers.goals[0].prices for use in one.uses)
     assert "6 kept, 0 kept by the mean only, 0 missed" in shift.headline(answers.goals[0])
@@ -63,6 +64,4 @@ def test_the_shipped_files_say_what_their_headlines_say():
         assert goal.domains == ["prose", "dialog", "code", "docs"] and goal.confidence == 0.95
         assert all(use.windows >= 60 for one in goal.prices for use in one.uses)
         assert len({(one.name, use.domain) for one in goal.prices for use in one.uses}) == 20
-    assert all(
-        json.loads((paths.DATA / "results" / name).read_text())["kind"] == shift.KIND for name in shift.FILES
-    )
+    assert all(json.loads(path.read_text())["kind"] == shift.KIND for path in SHIPPED)
