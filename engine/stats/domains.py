@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from routesparse.engine.config import renamed
+from routesparse.engine.config import RouterConfig, renamed
 
 MUCH_MORE = 1.5  # times what the other domain reads
 LEAST = 0.01  # of the causal area
@@ -28,9 +28,14 @@ _HEAD = ["layer", "head"]
 
 
 def settings_key(config_json: str) -> str:
-    """The settings by which runs are compared; equal texts for equal ones."""
+    """The settings by which runs are compared, as JSON; equal texts for equal ones.
+
+    A default is left out: a run that was recorded before a setting existed has it.
+    """
     settings = renamed(json.loads(config_json), {"gate": "gate_threshold"})
-    return json.dumps({name: settings[name] for name in sorted(settings.keys() - _ANY)})
+    default = RouterConfig().to_dict()
+    names = (name for name in sorted(settings.keys() - _ANY) if settings[name] != default.get(name))
+    return json.dumps({name: settings[name] for name in names})
 
 
 def comparable(runs: pd.DataFrame) -> list[pd.DataFrame]:

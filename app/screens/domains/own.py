@@ -43,8 +43,14 @@ def request(model: str, like: pd.Series | None, domain: str, label: str) -> RunR
     recorded, audit = like["config_json"], like["audit_depth"]
     made = RunRequest.like(recorded, model=model, audit=audit, break_even=0, domain=domain, label=label)
     scaled = {} if made.rope is None else {"rope": made.rope}
-    if domains.settings_key(json.dumps(made.config().to_dict() | scaled)) != domains.settings_key(recorded):
-        raise InputError("these runs have settings that the command line alone can give")
+    ours = json.loads(domains.settings_key(json.dumps(made.config().to_dict() | scaled)))
+    theirs = json.loads(domains.settings_key(recorded))
+    if other := sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name)):
+        told = ", ".join(other)
+        raise InputError(
+            f"the runs above differ in {told} from what a job here would have; choose other runs above, or use "
+            "the command line"
+        )
     return made
 
 

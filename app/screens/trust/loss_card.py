@@ -63,8 +63,8 @@ def _boxes(run: RunRow, totals: pd.Series) -> list[tuple[str, ...]]:
         ("At most", most, level, "loss_bound"),
         (
             "Target",
-            "none" if run.loss_target is None else f"{run.loss_target:g} nats",
-            "a token, as asked for",
+            run.tuned_price or "none" if run.loss_target is None else f"{run.loss_target:g} nats",
+            "a tuned price" if run.loss_target is None and run.tuned_price else "a token, as asked for",
         ),
     ]
     stretches, rows = totals["loss_stretches"], totals["loss_rows"]

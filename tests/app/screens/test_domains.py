@@ -152,7 +152,7 @@ def test_settings_and_scaled_positions_are_kept_and_those_that_no_job_has_refuse
     made = own.request("demo", run, "law", "a.txt")
     assert (made.price, made.budget, made.seed, made.rope, made.break_even) == (0.25, "800us", 7, rope, 0)
     run["config_json"] = json.dumps(config | {"bound": "bernstein"})
-    with pytest.raises(InputError, match="command line alone"):
+    with pytest.raises(InputError, match="differ in bound from what a job here would have"):
         own.request("demo", run, "law", "a.txt")
 
 

@@ -38,7 +38,12 @@ def test_runs_that_differ_in_more_than_their_prompts_are_not_compared(other):
 
 
 def test_seed_break_even_and_a_few_tokens_do_not_part_runs_and_a_prompt_counts_once():
-    runs = run(1, break_even_tokens=None), run(2, "code", 4_200), run(3, prompt="p1", break_even_tokens=0)
+    # A run of before a setting existed has its default.
+    runs = (
+        run(1, break_even_tokens=None),
+        run(2, "code", 4_200, head_floors=None),
+        run(3, prompt="p1", break_even_tokens=0),
+    )
     assert sets_of(*runs) == [["run2", "run3"]]
 
 
