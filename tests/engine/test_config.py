@@ -20,7 +20,7 @@ CHANGES |= {
     "gate_threshold": 0.5,
     "alpha": 0.0,
 }
-CHANGES |= {"launch": "grouped", "break_even_tokens": 0}
+CHANGES |= {"launch": "grouped", "break_even_tokens": 0, "head_floors": ((0.1, -0.1),)}
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ OF_ALL_JOBS = {"held", "jobs", "made", "sweeps"}
 OF_A_SWEEP = {"sweep", "cancel_sweep"}
 # Workers serve everybody; ``of`` and ``submit`` say whose, ``workers`` is about processes.
 NOT_SCOPED = {
-    "of", "submit", "submit_sweep", "close", "check_place", "workers", "now",
+    "of", "submit", "submit_sweep", "submit_texts", "close", "check_place", "workers", "now",
     "claim", "heartbeat", "finish", "fail", "cancelled", "release", "requeue_lost",
     "seen", "sweep_workers", "goodbye", "unpublished", "mark_published", "current_runs", "sweep_prompts",
     "durations", "tally", "ended_before", "forget", "waiting_since",  # of whoever keeps the home (engine/operations)

@@ -54,8 +54,8 @@ TARGETS: dict[str, Target] = {
         (errors.ResultsError,),
     ),
     "shift": Target(
-        json_bytes(json.loads((paths.DATA / "results" / shift.FILES[0]).read_text())),
-        written(shift.FILES[0], lambda file: report.page([], [], "fuzz", shift.read(file))),
+        json_bytes(json.loads((paths.DATA / "results" / "tuning_shift.json").read_text())),
+        written("tuning_shift.json", lambda file: report.page([], [], "fuzz", shift.read(file))),
         (errors.ResultsError,),
     ),
 }

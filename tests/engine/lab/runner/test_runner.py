@@ -338,7 +338,7 @@ def test_the_command_runs_all_stages(run, folder, data, tmp_path):
     assert str(tmp_path) not in page
     assert shift.TITLE not in (tmp_path / "page.html").read_text()
     code, out, err = run(
-        "report", there, *wanted, "--shift", paths.DATA / "results" / shift.FILES[0], "--force"
+        "report", there, *wanted, "--shift", paths.DATA / "results" / "tuning_shift.json", "--force"
     )
     assert code == 0 and all(
         shift.TITLE in (tmp_path / f"page.{kind}").read_text() for kind in ("html", "md")
