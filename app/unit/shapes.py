@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -15,6 +16,12 @@ from routesparse.engine.store.owner_view import OwnerView
 
 COLUMNS = tuple(f"{part}_share" for part in shape.PARTS)
 _MOST_COLUMNS = 1_024  # of a picture at full size, engine/decide/heatmap.py
+
+
+def of_pictures(pictures: queries.RoutingPictures, block_k: int, columns: Sequence[str]) -> pd.DataFrame:
+    """``layer head`` and the shares of shape.PARTS, named ``columns``, as the pictures show them."""
+    shares = shape.shares(pictures.mass, pictures.positions // (pictures.pool * block_k))
+    return pd.DataFrame(shares, columns=list(columns)).assign(layer=pictures.layer, head=pictures.head)
 
 
 def with_shapes(store: OwnerView, run: RunRow, choices: pd.DataFrame) -> tuple[pd.DataFrame, int]:
@@ -31,10 +38,7 @@ def with_shapes(store: OwnerView, run: RunRow, choices: pd.DataFrame) -> tuple[p
             pictures = None
         if pictures is not None:
             cell = pictures.pool * run.block_k
-            shares = shape.shares(pictures.mass, pictures.positions // cell)
-            rows = pd.DataFrame(shares, columns=list(COLUMNS)).assign(
-                layer=pictures.layer, head=pictures.head
-            )
+            rows = of_pictures(pictures, run.block_k, COLUMNS)
             found = choices.drop(columns=list(COLUMNS)).merge(rows, how="left", on=["layer", "head"])
     parts = found[list(COLUMNS)].to_numpy(float)
     kinds = [shape.kind(row, p == "dense") for row, p in zip(parts, found["pattern"], strict=True)]

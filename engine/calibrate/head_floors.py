@@ -36,12 +36,13 @@ def head_curves(bench: BesideDense, texts: Sequence[Text]) -> tuple[np.ndarray, 
     """
     found = []
     for text in texts:
+        rng = np.random.default_rng(stable_seed("head floors", text.name))
+        first = len(text.ids) // 16
+        at = np.sort(rng.choice(len(text.ids) - first, min(ROWS, len(text.ids) - first), replace=False))
+        rows = torch.from_numpy(at + first)
         for price in PRICES:
             router, trace = bench.routing(text, {"policy": "priced", "price": price})
-            rng = np.random.default_rng(stable_seed("head floors", text.name))
-            first = len(text.ids) // 16
-            at = np.sort(rng.choice(len(text.ids) - first, min(ROWS, len(text.ids) - first), replace=False))
-            keeping = Keeping(router, torch.from_numpy(at + first))
+            keeping = Keeping(router, rows)
             bench.prefill(text, Run(keeping, dict))
             lost = keeping.lost()
             passes = sorted(trace.prompts[-1].passes, key=lambda one: one.layer)

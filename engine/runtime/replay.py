@@ -180,9 +180,10 @@ class HiddenRows:
 def hidden_at(model: PreTrainedModel, rows: Tensor) -> Iterator[HiddenRows]:
     """The rows of the prefill that runs inside the block."""
     found = HiddenRows(rows)
+    last = int(rows.max())  # inside the prefill a GPU would be waited for
 
     def keep(module: Any, arguments: Any, output: Any) -> None:
-        if output.last_hidden_state.shape[1] > int(rows.max()):
+        if output.last_hidden_state.shape[1] > last:
             found.hidden = output.last_hidden_state[0, rows]
 
     hook = model.base_model.register_forward_hook(keep)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from routesparse.app.unit import shapes
 from routesparse.engine.method import shape
 from routesparse.engine.store import domain_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
@@ -19,10 +20,8 @@ def of_runs(store: OwnerView, runs: pd.DataFrame) -> pd.DataFrame:
     for run_id in found.index[found[PARTS[0]].isna()].unique("run_id"):
         seen = queries.routing_pictures(store, run_id, 0)
         if seen is not None:
-            shares = shape.shares(seen.mass, seen.positions // (seen.pool * block))
-            names = {"run_id": run_id, "layer": seen.layer, "head": seen.head}
-            rows = pd.DataFrame(shares, columns=PARTS).assign(**names)
-            found = found.fillna(rows.set_index(list(names)))
+            rows = shapes.of_pictures(seen, block, PARTS).assign(run_id=run_id)
+            found = found.fillna(rows.set_index(found.index.names))
     return found.reset_index()
 
 
