@@ -12,7 +12,6 @@ from __future__ import annotations
 import torch
 
 from routesparse.kernels.plan import RowPlan
-from routesparse.kernels.plan.row_plan import allowed_keys
 
 
 def masked_attention(
@@ -53,15 +52,3 @@ def plan_attention(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What ``sparse_attention`` computes, by the plan's mask."""
     return masked_attention(q, k, v, plan.to_mask(), scale, plan.softcap, plan.sinks, dtype)
-
-
-def dense_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    plan: RowPlan,
-    scale: float | None = None,
-    dtype: torch.dtype = torch.float64,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Causal attention with the plan's padding, window, soft cap and sinks; its lists are ignored."""
-    return masked_attention(q, k, v, allowed_keys(plan), scale, plan.softcap, plan.sinks, dtype)

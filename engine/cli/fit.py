@@ -44,7 +44,7 @@ def fit(
         int, typer.Option(help="Windows of each kind; a bound at .95 wants 19 documents.")
     ] = 24,
     tokens: Annotated[int, typer.Option(help="Of a window; half where a document is shorter.")] = 16_384,
-    prices: Annotated[str, typer.Option(help="Prices to measure.")] = "0.12,0.18,0.25,0.35,0.5,0.7,1",
+    prices: Annotated[str, typer.Option(help="Prices to measure.")] = "0.06,0.09,0.12,0.18,0.25,0.35,0.5,0.7",
     name: Annotated[str | None, typer.Option(help="Of the result; default: the model's.")] = None,
     out: Annotated[Path | None, typer.Option(help="File; default: <home>/fits/NAME.json.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the windows.")] = 0,

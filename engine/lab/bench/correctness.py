@@ -27,6 +27,8 @@ from routesparse.engine.provenance import kernels_sha256
 from routesparse.kernels import reference
 from routesparse.kernels.attention import attend_in_triton, possible_loads
 from routesparse.kernels.interface import RowPlan
+from routesparse.kernels.logits import Logits
+from routesparse.kernels.row_attention import Places, row_attention
 
 # Relative errors of the output: rounding of the operands and of the weights to the dtype.
 TOLERANCE = {torch.bfloat16: 6e-3, torch.float16: 8e-4, torch.float32: 2e-6}
@@ -198,6 +200,36 @@ def check(case: Case) -> Iterator[dict[str, Any]]:
         yield found
 
 
+def check_rows_at_positions(keys: int) -> Iterator[dict[str, Any]]:
+    """Attention of rows at positions (kernels/row_attention), which neither lists nor log-sum-exps belong to."""
+    every: dict[str, Any] = {"window": keys // 3, "softcap": 5.0, "sinks": True}
+    rows = torch.arange(keys - 1, -1, -max(1, keys // 200), device="cuda").flip(0)
+    key = torch.arange(keys, device="cuda")
+    for dtype in TOLERANCE:
+        for head_size in (64, 80, 128):
+            for options in ({}, every) if head_size == 128 else ({},):
+                case = Case("", len(rows), keys, heads=12, head_size=head_size, dtype=dtype, **options)
+                q, k, v = case.tensors()
+                sinks = torch.linspace(-1.0, 2.0, case.heads, device="cuda") if case.sinks else None
+                logits = Logits(q, k, head_size**-0.5, case.softcap, sinks)
+                seen = (key <= rows[:, None]) & (key > rows[:, None] - (case.window or keys))
+                expected, _ = reference.masked_attention(q, k, v, seen, None, case.softcap, sinks)
+                out, *again = (
+                    row_attention(logits, v, Places(rows), window=case.window) for _ in range(RUNS)
+                )
+                found: dict[str, Any] = {
+                    "case": f"rows at positions{', everything' if options else ''}",
+                    "loads": "pointers",
+                    "shape": f"B1 H12/{case.kv_heads} q{len(rows)} k{keys} d{head_size}",
+                    "dtype": str(dtype).removeprefix("torch."),
+                    "out_error": _relative_error(out, expected),
+                    "lse_error": 0.0,
+                    "stable": all(torch.equal(out, other) for other in again),
+                }
+                found["passed"] = found["out_error"] <= TOLERANCE[dtype] and found["stable"]
+                yield found
+
+
 def check_far_addresses() -> Iterator[dict[str, Any]]:
     """Element offsets past 2^31: the last rows of the last head of tensors that are larger than that."""
     n_tokens, heads, head_size = 1_050_000, 17, 128
@@ -255,6 +287,7 @@ def _relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
 def _findings(chosen: list[Case], far_addresses: bool) -> Iterator[dict[str, Any]]:
     for case in chosen:
         yield from check(case)
+    yield from check_rows_at_positions(chosen[0].n_k)
     if far_addresses:
         yield from check_far_addresses()
 

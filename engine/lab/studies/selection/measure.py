@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from routesparse.engine.calibrate.beside_dense import CHUNK, BesideDense, Probe, Run, Text
+from routesparse.engine.calibration import fitted
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.device.broken import broken_device
 from routesparse.engine.device.timing import Laps
@@ -186,7 +187,9 @@ class Bench(BesideDense):
 
     def usable(self, wanted: Sequence[str], lengths: Sequence[int], data: Path) -> list[Method]:
         """The methods that can be made, MInference with what its offline search finds."""
-        return usable(wanted, self._searched_for(wanted, lengths, data))
+        fit = fitted.of_model(self._loaded.revision)
+        floors = {"routesparse_fitted": {"head_floors": None if fit is None else fit.head_floors}}
+        return usable(wanted, floors | self._searched_for(wanted, lengths, data))
 
     def _searched_for(
         self, wanted: Sequence[str], lengths: Sequence[int], data: Path

@@ -69,6 +69,7 @@ PRICES, TAUS = (0.5, 1.0, 0.25, 2.0, 0.35), (0.9, 0.8, 0.95, 0.7, 0.6)
 BUDGETS = (1.0, 2.0, 0.5)
 OURS: dict[str, tuple[dict[str, Any], str, tuple[float, ...]]] = {
     "routesparse": ({"policy": "priced"}, "price", PRICES),
+    "routesparse_fitted": ({"policy": "priced"}, "price", PRICES),  # by the head floors of the model's fit
     "routesparse_no_fallback": ({"policy": "priced", "fallback": False}, "price", PRICES),
     "routesparse_per_head": ({"policy": "certified"}, "tau", TAUS),
     "routesparse_pooled_probe": ({"policy": "priced", "probe": "pooled"}, "price", PRICES),
@@ -108,14 +109,14 @@ def settings(name: str) -> tuple[float, ...]:
 
 
 def find(name: str, setting: float, **others: Any) -> Method:
-    """others: further parameters of a published rule, such as what its offline search found.
+    """others: further parameters of a published rule, such as what its offline search found, or options of our own.
 
     Errors: ConfigError for an unknown name; ImportError or AttributeError where its file is not there.
     """
     if name in OURS:
         options, parameter, _ = OURS[name]
         value = LatencyBudget(setting, "fraction") if parameter == "budget" else setting
-        return Method(name, setting, options={**options, parameter: value})
+        return Method(name, setting, options={**options, **others, parameter: value})
     if name in INLINE:
         return Method(name, setting, INLINE[name][0](setting))
     base, parameters = varied(name)
