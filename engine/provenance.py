@@ -39,18 +39,15 @@ def git_commit() -> str | None:
     return result.stdout.strip() or None if result.returncode == 0 else None
 
 
-def kernels_sha256(folder: Path | None = None, but: str = "") -> str:
+def kernels_sha256(folder: Path | None = None) -> str:
     """Sixteen hex digits that change with any Python file of kernels/: its name below the folder, or its code.
 
     Docstrings and line ends do not count. bench/correctness.py writes it beside its findings, so that a test can tell
-    whether these are about the kernels as they are. folder: the repository's kernels/ unless named; but: a package
-    below it that does not count.
+    whether these are about the kernels as they are. folder: the repository's kernels/ unless named.
     """
     folder = paths.REPOSITORY / "kernels" if folder is None else folder
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py"), key=lambda path: path.relative_to(folder).as_posix()):
-        if but and path.is_relative_to(folder / but):
-            continue
         text = "\n".join(without_docstrings(path.read_text("utf-8")))
         digest.update(f"{path.relative_to(folder).as_posix()}\0{text}\0".encode())
     return digest.hexdigest()[:16]

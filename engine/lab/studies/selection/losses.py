@@ -24,7 +24,7 @@ from routesparse.engine.lab import study
 from routesparse.engine.lab.studies.selection.rows import read_rows
 
 Row = dict[str, Any]
-OURS = "routesparse"
+OURS = "routesparse_fitted"  # as an analysis by the fit routes
 CONFIDENCE = 0.95
 ROWS = {256: 0, 512: 1, 1_024: 3}  # replayed rows: place in a row's ``replayed``
 LOST_NATS = 0.5  # of a gold answer
