@@ -15,7 +15,6 @@ from routesparse.engine.calibration.choose import aimed
 from routesparse.engine.calibration.fitted import DEFAULT_LOSS, Fitted
 from routesparse.engine.calibration.tuned import TunedPrice
 from routesparse.engine.config import AuditDepth, RouterConfig, default_segment
-from routesparse.engine.errors import CalibrationError
 from routesparse.engine.models.files import resolve, revision_of
 from routesparse.engine.models.rope import RopeScaling
 from routesparse.engine.progress import Progress, no_progress
@@ -94,8 +93,10 @@ class Analyst:
         self._target: str | None = None
         self.loss: float | None = None  # the target that holds
         self.told: str | None = None  # what is to be said of it
-        if asked.loss is not None or self._may_aim():
-            self._aim(fitted.of_model(loaded.revision))
+        if asked.loss is not None:
+            self._aim(fitted.needed(loaded.revision, loaded.name, asked.loss), asked.loss)
+        elif self._may_aim() and (fit := fitted.of_model(loaded.revision)) is not None:
+            self._aim(fit, DEFAULT_LOSS)
         if asked.tuned_price is not None:
             if not asked.force:
                 asked.tuned_price.check(loaded.revision, self.config)
@@ -109,18 +110,9 @@ class Analyst:
         chosen = asked.own_price or asked.tuned_price is not None or asked.calibration is not None
         return not chosen and asked.config.policy == "priced"
 
-    def _aim(self, fit: Fitted | None) -> None:
-        """Take the price that the model's fit has for the target. Errors: CalibrationError where one is asked for and
-        there is no fit."""
-        asked = self._asked
-        if fit is None:
-            if asked.loss is None:
-                return
-            raise CalibrationError(
-                f"{self._loaded.name} is not fitted, so no price is known for a loss of {asked.loss:g}; run "
-                f"`routesparse fit {self._loaded.name}`, or pass --price"
-            )
-        self.loss = DEFAULT_LOSS if asked.loss is None else asked.loss
+    def _aim(self, fit: Fitted, loss: float) -> None:
+        """Take the price that the model's fit has for the target."""
+        asked, self.loss = self._asked, loss
         aim = aimed(fit, asked.domain, self.loss)
         self.told, found = aim.says, aim.found
         if found is None:

@@ -283,6 +283,16 @@ def of_model(revision: str) -> Fitted | None:
     return None
 
 
+def needed(revision: str, name: str, loss: float) -> Fitted:
+    """The fit of a model's weights for a loss that was asked for. Errors: CalibrationError where there is none."""
+    if (found := of_model(revision)) is None:
+        raise CalibrationError(
+            f"{name} is not fitted, so no price is known for a loss of {loss:g}; run `routesparse fit {name}`, or "
+            "name a price"
+        )
+    return found
+
+
 def _folders() -> tuple[Path, ...]:
     return own_folder(), paths.DATA / "fits"
 

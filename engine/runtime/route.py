@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from routesparse.engine.config import RouterConfig, default_config
+from routesparse.engine.calibration import fitted
+from routesparse.engine.calibration.choose import aimed
+from routesparse.engine.config import Price, RouterConfig, argument, default_config
 from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.errors import ConfigError, ModelError, is_out_of_memory
 from routesparse.engine.models.load import model_name, revision_of_model
@@ -42,6 +45,7 @@ def route(
     model: PreTrainedModel,
     config: RouterConfig | None = None,
     *,
+    loss: float | None = None,
     calibration: Calibration | TunedPrice | str | None = None,
     profile: LatencyProfile | str = "auto",
     salt: str | None = None,
@@ -53,6 +57,7 @@ def route(
 
     config, or its fields by name: ``route(model, price=1.0)``. By name a segment has the length that suits the model's
     device. A RouterConfig does not know it: its default is a CPU's, and a GPU then decides several times a layer.
+    loss: nats a token to aim at in the mean, in place of a price: by the model's fit, with its head floors.
     calibration: a bundled name ("prose"), a path, a loaded one, or None for the in-prompt certificate alone. A tuned
     price ("prose-kl") sets the configuration's price, and the record names it.
     profile: "auto" takes the latency profile of this device or measures a quick one.
@@ -64,12 +69,17 @@ def route(
     errors too. What a GPU captured stays for the model's next block (graphs.KEPT_SHARE of its memory, or one graph),
     until the model is deleted, routed on another device, or out of memory.
     An attention function of your own that the model was set to does not run inside: a UserWarning names it.
-    Errors: UnsupportedModelError, ConfigError, CalibrationError, ProfileError, and ModelError where a calibration
-    is given and the model's files are not known.
+    Errors: UnsupportedModelError, ConfigError, CalibrationError, ProfileError, and ModelError where a loss or a
+    calibration is given and the model's files are not known.
     """
     check_supported(model)
     tell_of_replaced(model)
+    own_segment = config is not None or "segment_tokens" in settings
     config = asked_config(model, config, settings)
+    if loss is not None:
+        if calibration is not None or config.policy != "priced" or config.price != RouterConfig.price:
+            raise ConfigError("loss sets the price; leave calibration, price and another policy out")
+        config, calibration = _aimed(model, config, loss, own_segment)
     ranks = ranks_of(model) if group is None else ranks_in(group, model)
     if ranks is None:
         session = _session(model, config, calibration, profile, fresh_salt() if salt is None else salt)
@@ -82,6 +92,20 @@ def route(
         session.trace.info = _about(model, name)
         with routed_by(model, session):
             yield session.trace
+
+
+def _aimed(
+    model: PreTrainedModel, config: RouterConfig, loss: float, own_segment: bool
+) -> tuple[RouterConfig, TunedPrice | None]:
+    """What the model's fit has for a mean loss on all its kinds of text; a warning where no price keeps it."""
+    argument(Price, loss, "loss")
+    fit = fitted.needed(revision_of_model(model), model_name(model), loss)
+    aim = aimed(fit, None, loss)
+    config = dataclasses.replace(config, head_floors=fit.head_floors)
+    if aim.found is None:
+        warnings.warn(aim.says, stacklevel=4)
+        return dataclasses.replace(config, price=aim.price), None
+    return aim.found.applied(config, own_segment=own_segment), aim.found
 
 
 def _about(model: PreTrainedModel, name: str) -> RunInfo:

@@ -11,10 +11,12 @@ from routesparse.engine.analyze import analyze_prompt
 from routesparse.engine.calibrate.fitting import Heads, fitted_from
 from routesparse.engine.calibration import fitted
 from routesparse.engine.config import RouterConfig
+from routesparse.engine.errors import CalibrationError, ConfigError
 from routesparse.engine.models.load import load_model
 from routesparse.engine.prompts.text import decode_prompt
 from routesparse.engine.runtime import loss, replay
 from routesparse.engine.runtime.loss import Replay, Seen, with_loss
+from routesparse.engine.runtime.route import route
 from routesparse.engine.store.bundle import read_bundle, write_bundle
 from tests.engine.calibration.test_fitted import HEADER, rows
 
@@ -166,3 +168,24 @@ def test_certify_tells_the_loss_of_anybodys_attention(run, loaded, home, tmp_pat
     assert code == 0 and "no bound, by the factor of its fit; 64 rows replayed" in out
     code, out, _ = run(*shared, "--method", "routesparse")
     assert code == 0 and "(95%), by the factor of its fit" in out
+
+
+def test_route_aims_at_a_loss_by_the_models_fit_and_its_head_floors(tiny_model, home):
+    folder = tiny_model.save_measured(home)
+    loaded = load_model(str(folder))
+    with pytest.raises(CalibrationError, match="is not fitted"), route(loaded.model, loss=0.01):
+        pass
+    floors = tuple(tuple(0.1 * head for head in range(loaded.heads)) for _ in range(loaded.layers))
+    header = HEADER | {"revision": loaded.revision}
+    fit = fitted_from(rows("prose", 24), [header], Heads(None, floors), name="t", command="c")
+    fit.save(home / "fits" / "t.json")
+    with route(loaded.model, loss=0.02) as trace:
+        config = trace.settings.config
+    assert (config.price, config.head_floors, config.segment_tokens) == (0.5, floors, 16_384)
+    with pytest.warns(UserWarning, match="no price that was measured"), route(loaded.model, loss=1e-4):
+        pass
+    for more in ({"price": 1.0}, {"calibration": "prose"}, {"policy": "certified"}):
+        with pytest.raises(ConfigError, match="loss sets the price"), route(loaded.model, loss=0.01, **more):
+            pass
+    with pytest.raises(ConfigError, match="loss"), route(loaded.model, loss=-1.0):
+        pass
