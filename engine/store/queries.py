@@ -92,8 +92,8 @@ def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
     layers ``planned_us`` and ``measured_us``, probe to kernel; over the audited units ``violations``,
     ``executed_error`` and ``worst_unit_error`` (the largest mean error of a unit); of the replay ``loss_stretches``,
     ``loss_rows`` and ``loss_true`` (of dense attention at these rows; NULL: no dense prefill ran); of the
-    continuation ``same_tokens`` and ``first_difference`` (from 1; NULL: none, or not continued); the run's
-    ``fallback_limit``; its ``day`` (UTC), and ``one_in`` how many routed requests a server recorded it (NULL: no server
+    continuation ``same_tokens``, ``continued_tokens`` and ``first_difference`` (from 1; NULL: none, or not continued);
+    the run's ``fallback_limit``; its ``day`` (UTC), and ``one_in`` how many routed requests a server recorded it (NULL: no server
     did); and of the owner ``name``, ``notes``, ``tags`` (comma-separated; NULL where none was given) and ``pinned``.
     verdicts.py judges such rows."""
     limits = limits or RunFilter()
@@ -131,7 +131,7 @@ def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
                coalesce(stored_units, 0) AS stored_units, coalesce(stored_layers, 0) AS stored_layers,
                CASE WHEN units = 0 THEN 0 ELSE uncertified_units END AS uncertified_units,
                uncertified_layers, least_layer_mass, planned_us, measured_us, violations, executed_error,
-               worst_unit_error, loss_stretches, loss_rows, loss_true, same_tokens, first_difference,
+               worst_unit_error, loss_stretches, loss_rows, loss_true, same_tokens, continued_tokens, first_difference,
                origin = 'sample' AS is_sample,
                {_DAY} AS day, served_one_in(config_json) AS one_in,
                name, notes, nullif(array_to_string(tags, ', '), '') AS tags, coalesce(pinned, false) AS pinned
