@@ -84,6 +84,8 @@ class Facts:
     sparse_units: int
     uncertified_units: int
     uncertified_layers: int | None
+    tau: float  # of a head
+    tau_layer: float | None
     confidence: float
     dense_fallback_units: int
     fallback_limit: float
@@ -254,10 +256,10 @@ def _findings(facts: Facts) -> Iterator[Finding]:
     if facts.sparse_units == 0:
         yield Finding("green", f"Every {facts.noun} reads all keys: nothing was left out", "all dense")
     elif not (lost or facts.uncertified_units or facts.uncertified_layers):
-        told = f"all {_several(facts.sparse_units, 'sparse ' + facts.noun)}"
-        if facts.uncertified_layers is not None:
-            told = f"{told} and all {_several(facts.layers, 'layer')}"
-        yield Finding("green", f"Kept mass is bounded as required: {told}", "kept mass bounded")
+        told = f"of {_several(facts.sparse_units, 'sparse ' + facts.noun)} each keeps at least {facts.tau:g}"
+        if facts.tau_layer is not None:
+            told += f", of {_several(facts.layers, 'layer')} each {facts.tau_layer:g} on average"
+        yield Finding("green", f"Kept mass is bounded: {told}", "kept mass bounded")
 
 
 def _times(facts: Facts) -> Iterator[Finding]:
@@ -346,7 +348,9 @@ def _told(value: float, limit: float) -> str:
 
 def _below_bound(facts: Facts, count: int, total: int, noun: str) -> Finding:
     """Red where more are missing than a bound may be wrong about anyway."""
-    tau = "τ" if facts.uncertified_layers is None else f"τ {'layer' if noun == 'layer' else 'head'}"
+    tau = f"τ {facts.tau:g}"
+    if facts.tau_layer is not None:
+        tau = f"τ layer {facts.tau_layer:g}" if noun == "layer" else f"τ head {facts.tau:g}"
     told = f"{count:,} of {_several(total, noun)} {'has' if count == 1 else 'have'} a bound on kept mass below {tau}"
     short = f"{count:,} of {total:,} {noun}s: bound < τ"
     rule = f"{'layers' if noun == 'layer' else 'heads'} below mass bound"

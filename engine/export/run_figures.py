@@ -8,8 +8,9 @@ from routesparse.engine.rows import RunRow
 Figure = tuple[str, str, str]  # name, value, note
 
 
-def figures(run: RunRow, units: int | None, layers: int) -> list[Figure]:
-    """units, layers: how many ran without certified mass; None where decisions were lost: nobody knows it of those."""
+def figures(run: RunRow, density: float | None, units: int | None, layers: int) -> list[Figure]:
+    """density: of the units' bodies, the mean; units, layers: how many ran without certified mass; None where decisions
+    were lost: nobody knows it of those."""
     prefill = (numbers.millis(run.total_ms), "dense not measured")
     if run.speedup is not None:
         both = f"{numbers.millis(run.total_ms)} for {numbers.millis(run.dense_ms)}"
@@ -17,7 +18,11 @@ def figures(run: RunRow, units: int | None, layers: int) -> list[Figure]:
     fell = f"{run.dense_fallback_units:,} of {run.units:,} units, {run.expanded_units:,} expanded"
     shown = [
         ("Predicted loss", *_loss(run)),
-        ("Causal area kept", numbers.share(run.density), "mean over units"),
+        (
+            "Causal area kept",
+            numbers.share(density),
+            f"mean over units, without the dense tail ({numbers.share(run.density)} with it)",
+        ),
         ("Prefill", *prefill),
         ("Dense by fallback", numbers.share(run.fallback_share), fell),
         ("Next token", *_next_token(run)),

@@ -17,6 +17,8 @@ GOOD = Facts(
     sparse_units=60,
     uncertified_units=0,
     uncertified_layers=None,
+    tau=0.9,
+    tau_layer=None,
     confidence=0.95,
     dense_fallback_units=0,
     fallback_limit=0.25,
@@ -46,6 +48,8 @@ GOOD = Facts(
 LOSS = replace(
     GOOD,
     uncertified_layers=0,
+    tau=0.25,
+    tau_layer=0.7,
     loss_nats=0.0061,
     loss_bound=0.0098,
     loss_fit="prose",
@@ -124,15 +128,15 @@ def test_each_rule_alone(changes, level, reason):
         ),
         (
             {"uncertified_units": 1},
-            "1 of 64 heads has a bound on kept mass below τ: look at it before you trust this run",
+            "1 of 64 heads has a bound on kept mass below τ 0.9: look at it before you trust this run",
         ),
         (
             {"uncertified_units": 46, "segments": 2},
-            "46 of 64 units have a bound on kept mass below τ: do not trust this run",
+            "46 of 64 units have a bound on kept mass below τ 0.9: do not trust this run",
         ),
         (
-            {"uncertified_layers": 2},
-            "2 of 8 layers have a bound on kept mass below τ layer: do not trust this run",
+            {"uncertified_layers": 2, "tau_layer": 0.7},
+            "2 of 8 layers have a bound on kept mass below τ layer 0.7: do not trust this run",
         ),
         (
             {"top1_agreement": 0.75, "batch": 4, "kl_nats": 0.4},
@@ -224,7 +228,7 @@ def test_a_record_has_the_verdict_of_its_facts(factory):
     choices = tuple(replace(c, lower_mass=0.1) if c.pattern != "dense" else c for c in made.choices)
     missed = sum(c.pattern != "dense" for c in choices)
     assert of_record(replace(made, choices=choices)).sentence.startswith(
-        f"{missed} of 4 heads have a bound on kept mass below τ"
+        f"{missed} of 4 heads have a bound on kept mass below τ 0.9"
     )
 
 

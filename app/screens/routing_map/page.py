@@ -27,7 +27,7 @@ _map = browser_part.component(__file__, "map")  # one SVG, which reports clicks 
 # Of the figures at the top.
 _TERMS = {
     "Predicted loss": "loss",
-    "Causal area kept": "kept",
+    "Causal area kept": "density",
     "Prefill": "speedup",
     "Dense by fallback": "fallback",
     "Mass not certified": "uncertified",
@@ -74,7 +74,8 @@ def render() -> None:
     # Of lost decisions nobody knows whether they were certified.
     is_whole = int(layers["units"].sum()) >= run.units
     missed = int(layers["uncertified"].sum()) if is_whole else None
-    told = run_figures.figures(run, missed, int(layers["layer_uncertified"].sum()))
+    density = float(layers["body_density"].sum() / run.units) if is_whole else None
+    told = run_figures.figures(run, density, missed, int(layers["layer_uncertified"].sum()))
     st.html(elements.boxes_html([(*box, _TERMS[box[0]]) for box in told]))
     left, right = st.columns([1.75, 1], gap="small")
     brush = head_scatter.read(choices)
