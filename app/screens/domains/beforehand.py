@@ -148,8 +148,8 @@ def calibrations_card(store: OwnerView) -> None:
         exports.chart_foot(
             "calibrations",
             f"δ: at q = {_CONFIDENCE:g}, over the lengths that have one; infinite: none has windows enough · R²: of "
-            "the error predictor · alarms: runs unlike the calibration’s prompts, of those tested with it · source: the "
-            "calibration files, run",
+            "the error predictor · alarms: runs unlike the calibration’s prompts, of those tested with it · source: "
+            "the calibration files, run",
             rows,
             "calibrations",
         )
