@@ -10,7 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.screens.domains import beforehand, figures, heads, own, words
-from routesparse.app.shell import navigate, run_header, setting_words, switch, view
+from routesparse.app.shell import address, navigate, run_header, setting_words, switch, view
 from routesparse.app.shell.access import Access, access
 from routesparse.app.ui import design, elements, exports, grid, numbers, plot, states, tables
 from routesparse.engine.errors import InputError
@@ -21,6 +21,7 @@ from routesparse.engine.store.owner_view import OwnerView
 _LISTED = 12  # heads
 
 
+@address.names("of one other lens names tuned layer head")
 def render() -> None:
     """Draw the page."""
     navigate.restore("domains")
@@ -92,7 +93,7 @@ def _comparison(opened: Access, shown: pd.DataFrame, others: pd.DataFrame) -> No
     # As the heads' own: without the dense tail, which the run's figure counts.
     shown = shown.assign(density=shown["run_id"].map(found.groupby("run_id")["density"].mean()))
     one = switch.chosen("one", names)
-    other = switch.chosen("other", [name for name in names if name != one])
+    other = switch.chosen("other", [name for name in names if name != one], quiet=(one,))
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom", key="pair"):
         switch.field("one", "Between", names, one, width=150)
         switch.field("other", "and", [name for name in names if name != one], other, of=one, width=150)

@@ -12,7 +12,7 @@ import streamlit as st
 from routesparse.app.screens.new_run import problems, prompt_input, settings, what_it_takes
 from routesparse.app.screens.new_run.problems import Fix, Problem
 from routesparse.app.screens.new_run.settings import Settings
-from routesparse.app.shell import identity, navigate, switch
+from routesparse.app.shell import address, identity, navigate, switch
 from routesparse.app.shell.access import Access, access
 from routesparse.app.shell.jobs_view import live_workers, worker_note
 from routesparse.app.shell.session_memory import remembered
@@ -23,6 +23,11 @@ from routesparse.engine.models.token_count import PromptSize, most_tokens, part_
 from routesparse.engine.prompts.text import PromptText
 
 
+@address.names(
+    "from from_job source take take_tokens sample with_model with_policy audit probe_mode limit "
+    "in_domain rope calibration quality tau price segment break_even keep_text dense trace vary "
+    "prices limits"
+)
 def render() -> None:
     """Draw the page."""
     opened = access()

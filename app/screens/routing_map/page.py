@@ -13,7 +13,7 @@ from routesparse.app.screens.routing_map import (
     head_scatter,
     map_figure,
 )
-from routesparse.app.shell import navigate, run_header, switch, view
+from routesparse.app.shell import address, navigate, run_header, switch, view
 from routesparse.app.shell.access import access
 from routesparse.app.shell.view import LENSES, METRICS, View
 from routesparse.app.ui import browser_part, design, elements, exports, glossary, numbers, states
@@ -36,6 +36,7 @@ _TERMS = {
 }
 
 
+@address.names("run layer head segment batch tour metric order x y brush over mask zoom row candidates")
 def render() -> None:
     """Draw the page."""
     store = access().store
@@ -46,8 +47,6 @@ def render() -> None:
     choices = queries.choices(store, run.run_id, shown.segment, shown.batch_index)
     named = None if shown.layer is None or shown.head is None else (shown.layer, shown.head)
     run_header.header(store, run, "Routing map", named)
-    if absent := view.missing(run):
-        states.note(absent)
     if choices.empty:
         below = [
             f"{run.tokens:,} tokens are below break-even, the length from which routing is predicted to pay: dense "

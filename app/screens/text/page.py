@@ -11,7 +11,7 @@ import streamlit as st
 from routesparse.app.screens.text import find, find_card, lens, lines_card, selection, side
 from routesparse.app.screens.text.selection import BELOW, CLICKS, SCOPES, SHADES, Shown
 from routesparse.app.screens.text.token_lines import Lines
-from routesparse.app.shell import boundary, navigate, run_header, switch, view
+from routesparse.app.shell import address, boundary, navigate, run_header, switch, view
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design, elements, exports, states
 from routesparse.app.unit import row_words
@@ -24,6 +24,7 @@ from routesparse.engine.store.word_queries import Words
 _WORST = 4
 
 
+@address.names("run layer head segment batch tour row at find scope shade below click")
 def render() -> None:
     """Draw the page."""
     store = access().store
@@ -34,8 +35,6 @@ def render() -> None:
     worst = word_queries.worst_rows(store, run.run_id, batch_index, _WORST)
     at = _picked(store, run, worst, batch_index)
     run_header.header(store, run, "Text" if at is None else f"Text: layer {at[0]}, head {at[1]}", at)
-    if absent := view.missing(run):
-        states.note(absent)
     if at is None:
         states.undecided(
             run.routed,

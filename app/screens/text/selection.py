@@ -8,6 +8,7 @@ import numpy as np
 import streamlit as st
 
 from routesparse.app.screens.text import find
+from routesparse.app.shell import address
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store.block_shares import BlockShares
 from routesparse.engine.store.word_queries import Words
@@ -64,12 +65,14 @@ def _mean(total: np.ndarray, count: np.ndarray) -> np.ndarray:
 
 def passage(blocks: int) -> tuple[int, int] | None:
     """The KV blocks that the address names, ``at=first-last``, within the prompt's ``blocks``; None for none."""
-    first, _, last = st.query_params.get("at", "").partition("-")
-    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in (first, last)):
-        return None
-    if not int(first) <= int(last) or int(first) >= blocks:
-        return None
-    return int(first), min(int(last), blocks - 1)
+    text = st.query_params.get("at", "")
+    first, _, last = text.partition("-")
+    if all(part.isascii() and part.isdigit() and len(part) < 10 for part in (first, last)) and (
+        int(first) <= int(last) and int(first) < blocks
+    ):
+        return int(first), min(int(last), blocks - 1)
+    address.absent("at", text, f"the prompt has blocks 0 to {blocks - 1:,}")
+    return None
 
 
 def occurrences(found: find.Found, words: Words) -> Parts:
