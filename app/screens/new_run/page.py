@@ -18,7 +18,8 @@ from routesparse.app.shell.jobs_view import live_workers, worker_note
 from routesparse.app.shell.session_memory import remembered
 from routesparse.app.ui import elements, numbers, states
 from routesparse.engine.calibration.artifact import load_calibration
-from routesparse.engine.errors import InputError, ModelError, PromptError, StoreError
+from routesparse.engine.config import check_trace, parse_trace
+from routesparse.engine.errors import ConfigError, InputError, ModelError, PromptError, StoreError
 from routesparse.engine.models.token_count import PromptSize, most_tokens, part_of, prompt_size
 from routesparse.engine.prompts.text import PromptText
 
@@ -168,6 +169,10 @@ def _ahead(asked: Settings, sizes: list[PromptSize], seen: what_it_takes.Outlook
                 "and the row statement will be given."
             )
             found.append(Problem(text, (problems.UNCALIBRATED,), blocks=False))
+    try:
+        check_trace(parse_trace(requests[0].trace), min(one.tokens for one in sizes))
+    except ConfigError as error:
+        found.append(Problem(f"{problems.labelled(str(error))}.", (problems.UNTRACED,)))
     if not seen.profiled:
         notes.append(
             f"No latency profile for heads of size {size.head_dim} with probe {requests[0].probe} is stored: the job "

@@ -16,7 +16,7 @@ from routesparse.engine.store.word_queries import Words
 SCOPES = {"head": "This head", "layer": "This layer", "all": "All heads"}
 SHADES = {"reads": "What later rows read", "lost": "Attention lost"}
 CLICKS = {"who": "Click: who reads it", "reads": "Click: what it reads"}
-# Per cent of later rows: a head that fewer read a passage by has dropped it.
+# Per cent of later rows: a head by which fewer read a passage reads it little.
 BELOW = {"50": "< 50 %", "10": "< 10 %", "1": "< 1 %"}
 
 Parts = list[tuple[int, int]]  # first and last KV block of each part
@@ -25,7 +25,7 @@ Parts = list[tuple[int, int]]  # first and last KV block of each part
 @dataclass(frozen=True)
 class Shown:
     """What the page is about. at: (layer, head); segment None: the rows of all segments; row: a token; below: the share
-    of later rows below which a head has dropped a passage."""
+    of later rows below which a head reads a passage little."""
 
     run: RunRow
     at: tuple[int, int]
