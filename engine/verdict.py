@@ -84,7 +84,7 @@ class Facts:
     sparse_units: int
     uncertified_units: int
     uncertified_layers: int | None
-    tau: float  # of a head
+    tau: float | None  # of a head; None: the store lost it
     tau_layer: float | None
     confidence: float
     dense_fallback_units: int
@@ -256,9 +256,9 @@ def _findings(facts: Facts) -> Iterator[Finding]:
     if facts.sparse_units == 0:
         yield Finding("green", f"Every {facts.noun} reads all keys: nothing was left out", "all dense")
     elif not (lost or facts.uncertified_units or facts.uncertified_layers):
-        told = f"of {_several(facts.sparse_units, 'sparse ' + facts.noun)} each keeps at least {facts.tau:g}"
+        told = f"of {_several(facts.sparse_units, 'sparse ' + facts.noun)} each keeps at least {_plain(facts.tau)}"
         if facts.tau_layer is not None:
-            told += f", of {_several(facts.layers, 'layer')} each {facts.tau_layer:g} on average"
+            told += f", of {_several(facts.layers, 'layer')} each {_plain(facts.tau_layer)} on average"
         yield Finding("green", f"Kept mass is bounded: {told}", "kept mass bounded")
 
 
@@ -348,9 +348,9 @@ def _told(value: float, limit: float) -> str:
 
 def _below_bound(facts: Facts, count: int, total: int, noun: str) -> Finding:
     """Red where more are missing than a bound may be wrong about anyway."""
-    tau = f"τ {facts.tau:g}"
+    tau = f"τ {_plain(facts.tau)}"
     if facts.tau_layer is not None:
-        tau = f"τ layer {facts.tau_layer:g}" if noun == "layer" else f"τ head {facts.tau:g}"
+        tau = f"τ {noun} {_plain(facts.tau_layer)}" if noun == "layer" else f"τ head {_plain(facts.tau)}"
     told = f"{count:,} of {_several(total, noun)} {'has' if count == 1 else 'have'} a bound on kept mass below {tau}"
     short = f"{count:,} of {total:,} {noun}s: bound < τ"
     rule = f"{'layers' if noun == 'layer' else 'heads'} below mass bound"
@@ -382,6 +382,10 @@ def _answer(facts: Facts) -> Finding:
 def nats(value: float) -> str:
     """A KL with enough digits to tell it from the limits: "0.0021 nats"."""
     return f"{value:.4f} nats" if value >= 5e-5 else "below 0.0001 nats"
+
+
+def _plain(value: float | None) -> str:
+    return "not known" if value is None else f"{value:g}"
 
 
 def _percent(share: float) -> str:

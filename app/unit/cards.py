@@ -204,7 +204,8 @@ def scatter_card(
         plot.show(drawn, "scatter", "Candidates, risk against predicted time")
         exports.chart_foot(
             name,
-            f"Ring: the choice. Filled: g ≥ λ. Lines: risk at g = λ and {'τ' if run.tau_layer is None else 'τ head'}. "
+            "Ring: the choice. Filled: keeps the mass that is asked, g ≥ λ. Lines: risk where g is just λ, and "
+            f"{'τ' if run.tau_layer is None else 'τ head'}. "
             f"n = {len(candidates)} candidates · source: candidate_score of run {queries.label(run.run_id)}",
             candidates,
             "scatter",

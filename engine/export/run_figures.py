@@ -15,13 +15,15 @@ def figures(run: RunRow, density: float | None, units: int | None, layers: int) 
     if run.speedup is not None:
         both = f"{numbers.millis(run.total_ms)} for {numbers.millis(run.dense_ms)}"
         prefill = (numbers.times(run.speedup), f"as fast as dense: {both}, each measured once")
-    fell = f"{run.dense_fallback_units:,} of {run.units:,} units, {run.expanded_units:,} expanded"
+    noun = "head" if run.segments == run.batch == 1 else "unit"
+    fell = f"{run.dense_fallback_units:,} of {numbers.several(run.units, noun)}; {run.expanded_units:,} took a larger"
+    fell += " plan"
     shown = [
         ("Predicted loss", *_loss(run)),
         (
             "Causal area kept",
             numbers.share(density),
-            f"mean over units, without the dense tail ({numbers.share(run.density)} with it)",
+            f"mean over {noun}s, without the dense tail ({numbers.share(run.density)} with it)",
         ),
         ("Prefill", *prefill),
         ("Dense by fallback", numbers.share(run.fallback_share), fell),

@@ -95,8 +95,8 @@ def occurrence_list(
         )
         elements.note(
             "Click a row to show it in the text and its readers alone. Little read: by fewer "
-            f"than {100 * limit:g} % of later rows. Read: by later rows, mean over heads. An occurrence counts for all of "
-            f"the key blocks of {run.block_k} tokens that it lies in."
+            f"than {100 * limit:g} % of later rows. Read: by later rows, mean over heads. An occurrence counts for all "
+            f"of the key blocks of {run.block_k} tokens that it lies in."
         )
 
 
