@@ -33,8 +33,8 @@ def row(values: dict[str, list[str]]) -> queries.RunFilter:
         chosen: dict[str, tuple[str, ...]] = {}
         for name, label in _FILTERS.items():
             few = len(values[name]) < (1 if name == "tag" else 2)
-            if few and (text := st.query_params.get(name, "")) not in values[name]:
-                address.absent(name, text)
+            if few and (wanted := st.query_params.get(name, "")) not in values[name]:
+                address.absent(name, wanted)
             chosen[name] = () if few else switch.several(name, label, values[name])
         served = queries.SOURCES[1] in values["source"]
         for name, label in _SERVED.items():
