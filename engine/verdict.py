@@ -348,9 +348,7 @@ def _told(value: float, limit: float) -> str:
 
 def _below_bound(facts: Facts, count: int, total: int, noun: str) -> Finding:
     """Red where more are missing than a bound may be wrong about anyway."""
-    tau = f"τ {_plain(facts.tau)}"
-    if facts.tau_layer is not None:
-        tau = f"τ {noun} {_plain(facts.tau_layer)}" if noun == "layer" else f"τ head {_plain(facts.tau)}"
+    tau = f"τ layer {_plain(facts.tau_layer)}" if noun == "layer" else f"τ {_plain(facts.tau)}"
     told = f"{count:,} of {_several(total, noun)} {'has' if count == 1 else 'have'} a bound on kept mass below {tau}"
     short = f"{count:,} of {total:,} {noun}s: bound < τ"
     rule = f"{'layers' if noun == 'layer' else 'heads'} below mass bound"

@@ -39,8 +39,7 @@ def names(known: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
             }
             draw()
             for name in fresh:
-                dropped = name in st.session_state and name not in st.query_params
-                if dropped and f"absent-{name}" not in st.session_state:
+                if name in st.session_state and name not in st.query_params:
                     value = st.session_state[name]
                     if not all(_is_among(text, value) for text in asked[name]):
                         kept[name] = asked[name][0][:_LONGEST], value

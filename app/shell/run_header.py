@@ -21,7 +21,7 @@ from routesparse.app.shell import (
 )
 from routesparse.app.shell.view import View
 from routesparse.app.ui import numbers, states
-from routesparse.engine.errors import BundleError, InputError
+from routesparse.engine.errors import InputError
 from routesparse.engine.export.plain_text import visible
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import bundle, label_queries, queries
@@ -89,7 +89,8 @@ def header(store: OwnerView, run: RunRow, title: str, head: tuple[int, int] | No
         )
         export_menu.menu(store, run.run_id)
     verdict_bar.of_run(store, run.run_id)
-    if cut := _cut(store, run):
+    folder = store.bundle(run.run_id)
+    if folder is not None and (cut := bundle.cut_files(folder)):
         states.note(
             f"This run’s bundle is damaged ({', '.join(cut)}): shown is what the store took in from it before, and no "
             "export can be made. Restore a backup, or analyse the prompt again."
@@ -100,15 +101,6 @@ def header(store: OwnerView, run: RunRow, title: str, head: tuple[int, int] | No
     if run.sweep is not None:
         navigate.link("One setting of a sweep: see the others", "compare", sweep=run.sweep)
     tour.strip(queries.short_id(store, run.run_id))
-
-
-def _cut(store: OwnerView, run: RunRow) -> list[str]:
-    """Files of the run's bundle that are not whole; none where the bundle itself is gone, which Export says."""
-    folder = store.bundle(run.run_id)
-    try:
-        return [] if folder is None else bundle.cut_files(folder)
-    except BundleError:
-        return [bundle.MANIFEST]
 
 
 def _loss(run: RunRow) -> list[str]:

@@ -173,9 +173,11 @@ def verify_bundle(path: Path) -> Manifest:
 
 
 def cut_files(path: Path) -> list[str]:
-    """The files that are gone or have another size than the manifest says: a look, which reads no table. Errors:
-    BundleError."""
-    stated = _read_manifest(path).values["files"]
+    """The files that are gone or have another size than the manifest says: a look, which reads no table."""
+    try:
+        stated = _read_manifest(path).values["files"]
+    except BundleError:
+        return [MANIFEST]
     sizes = {file.name: file.stat().st_size for file in path.iterdir()}
     return [name for name, one in stated.items() if one.get("bytes", sizes.get(name)) != sizes.get(name, -1)]
 

@@ -10,7 +10,7 @@ import streamlit as st
 from routesparse.app.screens.new_run import problems, quality, vary
 from routesparse.app.screens.new_run.problems import NONE, Problem
 from routesparse.app.shell import identity, model_checks, navigate
-from routesparse.app.ui import elements, states
+from routesparse.app.ui import elements
 from routesparse.app.ui.glossary import TERMS
 from routesparse.engine import paths
 from routesparse.engine.calibration.tuned import TunedPrice
@@ -152,24 +152,7 @@ def form() -> Settings:
 
 
 def _select(label: str, options: Any, key: str, **look: Any) -> Any:
-    """A choice, and a note where the address that the page was opened with names one that is not there."""
-    memory = f"absent-{key}"
-    if key not in st.session_state:
-        wanted = st.query_params.get(key)
-        st.session_state[memory] = None if wanted in options else wanted
-    chosen = st.selectbox(
-        label,
-        options,
-        key=key,
-        bind="query-params",
-        on_change=st.session_state.pop,
-        args=(memory, None),
-        **look,
-    )
-    absent = st.session_state.get(memory)
-    if absent is not None:
-        states.note(f"{label} {absent[:80]} is not here; {chosen} is taken instead.")
-    return chosen
+    return st.selectbox(label, options, key=key, bind="query-params", **look)
 
 
 def _text(label: str, key: str, varied: bool = False, placeholder: str = "none", **look: Any) -> str | None:

@@ -25,8 +25,6 @@ READ = re.compile(
         ("text", {"run": RUN, "at": "7-3"}, "at 7-3"),
         ("routing_map", {"metric": "<b>", "zoom": "1", "tour": "9"}, "metric &lt;b&gt;"),
         ("runs", {"level": "foo", "columns": "kl,drop", "model": "gone"}, "columns drop"),
-        ("runs", {"level": "foo"}, "level foo"),
-        ("models", {"named": "xyz", "profile": "y"}, "named xyz"),
         ("trust", {"scope": "mine", "details": "7"}, "scope mine"),
         ("terms", {"term": "zz"}, "term zz"),
     ],
@@ -39,10 +37,7 @@ def test_what_the_address_names_in_vain_is_told(filled, open_page, page, query, 
 @pytest.mark.parametrize(
     ("page", "query"),
     [
-        (
-            "new_run",
-            {"with_model": "demo", "audit": "rows", "tau": "0.9", "keep_text": "true", "break_even": "0"},
-        ),
+        ("new_run", {"with_model": "demo", "audit": "rows", "tau": "0.9", "keep_text": "true"}),
         ("runs", {"level": "Not safe", "q": "abc", "columns": "kl,loss"}),
         (
             "routing_map",
