@@ -1,10 +1,11 @@
 """Is this run safe? One colour and one sentence for a run, by rules from its facts. No torch.
 
 The worst finding speaks for the run, its predicted loss first among equals. Green needs a bound of that loss with
-coverage, evidence about the answer itself, or that nothing was left out: bounds on kept mass can all hold on a run that
-loses the answer, and measured runs that did were not told from others by them. So 100 % coverage and zero fallbacks
+coverage, or that nothing was left out: bounds on kept mass can all hold on a run that loses the answer, measured runs
+that did were not told from others by them, and the next token is one position. So 100 % coverage and zero fallbacks
 make no run green, and under the policy priced heads below their bound are no finding where a loss was predicted. Nor
-is a run green that was slower than dense, took far longer than predicted or was not audited.
+is a run green that was slower than dense, took far longer than predicted or was not audited, or whose text parted
+from dense's in the first half of what was decoded: near-equal odds part most texts some time.
 
 Ours, not the paper's, are the limits: KL_LIMIT is where plans began to lose answers when selection rules were compared
 on look-up tasks (they lost .06 nats, plans that kept the answers less than .01), and what a predicted loss is held
@@ -30,7 +31,7 @@ SIGNS: dict[Level, str] = {"red": "✕", "amber": "!", "grey": "?", "green": "�
 WORDS: dict[Level, str] = {
     "red": "Not safe",
     "amber": "With care",
-    "grey": "Not audited",
+    "grey": "Not measured",
     "green": "No warning",
 }
 
@@ -55,6 +56,7 @@ WARNINGS = (
     "next token differs, tie",
     "odds moved",
     "answer not checked",
+    "text parts early",
     "large error",
     "row far off",
     "low coverage",
@@ -63,6 +65,7 @@ WARNINGS = (
     "speedup lost to fallback",
     "slower than dense",
     "times far off",
+    "loss not predicted",
     "not audited",
 )
 
@@ -81,6 +84,8 @@ class Facts:
     sparse_units: int
     uncertified_units: int
     uncertified_layers: int | None
+    tau: float | None  # of a head; None: the store lost it
+    tau_layer: float | None
     confidence: float
     dense_fallback_units: int
     fallback_limit: float
@@ -99,6 +104,8 @@ class Facts:
     measured_us: float | None
     top1_agreement: float | None
     kl_nats: float | None
+    same_tokens: int | None  # of the continuation, from its first on
+    continued_tokens: int | None
     loss_nats: float | None
     loss_bound: float | None
     loss_fit: str | None
@@ -182,6 +189,8 @@ def of_record(record: RunRecord) -> Verdict:
                 ),
                 "violations": sum(row.violations for row in record.audits) if record.audits else None,
                 "executed_error": max(compared, default=None),
+                "same_tokens": min((row.same_tokens for row in record.continuations), default=None),
+                "continued_tokens": max((row.tokens for row in record.continuations), default=None),
                 "planned_us": sum(row.planned_us for row in record.layers),
                 "measured_us": sum(
                     row.probe_us + row.index_us + row.route_us + row.kernel_us for row in record.layers
@@ -211,6 +220,11 @@ def _findings(facts: Facts) -> Iterator[Finding]:
         yield _below_bound(facts, facts.uncertified_units, facts.units, facts.noun)
     if facts.sparse_units and not (facts.top1_agreement is None and _is_bounded(facts)):
         yield _answer(facts)
+    same, continued = facts.same_tokens, facts.continued_tokens
+    if same and continued and 2 * same < continued:  # at 0 it is the next token that differs
+        after = f"after {same} of {continued} tokens"
+        text = f"Decoded on, the text parts from dense’s {after}, as near-equal odds may do: read both on the page Map"
+        yield Finding("amber", text, f"text parts {after}", "text parts early")
     if facts.mean_error is not None and facts.mean_error > ERROR_LIMIT:
         error = _percent(facts.mean_error)
         text = f"The attention outputs of audited {facts.noun}s are off by {error} on average"
@@ -236,13 +250,16 @@ def _findings(facts: Facts) -> Iterator[Finding]:
     yield from _times(facts)
     if facts.sparse_units and facts.mean_error is None:
         yield Finding("grey", "No audit measured the true kept mass and the output error", "not audited")
+    if facts.sparse_units and facts.loss_nats is None:
+        text = "The loss over the prompt was not measured: no rows were replayed, and the next token is one position"
+        yield Finding("grey", text, "loss not predicted")
     if facts.sparse_units == 0:
         yield Finding("green", f"Every {facts.noun} reads all keys: nothing was left out", "all dense")
     elif not (lost or facts.uncertified_units or facts.uncertified_layers):
-        told = f"all {_several(facts.sparse_units, 'sparse ' + facts.noun)}"
-        if facts.uncertified_layers is not None:
-            told = f"{told} and all {_several(facts.layers, 'layer')}"
-        yield Finding("green", f"Kept mass is bounded as required: {told}", "kept mass bounded")
+        told = f"of {_several(facts.sparse_units, 'sparse ' + facts.noun)} each keeps at least {_plain(facts.tau)}"
+        if facts.tau_layer is not None:
+            told += f", of {_several(facts.layers, 'layer')} each {_plain(facts.tau_layer)} on average"
+        yield Finding("green", f"Kept mass is bounded: {told}", "kept mass bounded")
 
 
 def _times(facts: Facts) -> Iterator[Finding]:
@@ -331,7 +348,7 @@ def _told(value: float, limit: float) -> str:
 
 def _below_bound(facts: Facts, count: int, total: int, noun: str) -> Finding:
     """Red where more are missing than a bound may be wrong about anyway."""
-    tau = "τ" if facts.uncertified_layers is None else f"τ {'layer' if noun == 'layer' else 'head'}"
+    tau = f"τ layer {_plain(facts.tau_layer)}" if noun == "layer" else f"τ {_plain(facts.tau)}"
     told = f"{count:,} of {_several(total, noun)} {'has' if count == 1 else 'have'} a bound on kept mass below {tau}"
     short = f"{count:,} of {total:,} {noun}s: bound < τ"
     rule = f"{'layers' if noun == 'layer' else 'heads'} below mass bound"
@@ -363,6 +380,10 @@ def _answer(facts: Facts) -> Finding:
 def nats(value: float) -> str:
     """A KL with enough digits to tell it from the limits: "0.0021 nats"."""
     return f"{value:.4f} nats" if value >= 5e-5 else "below 0.0001 nats"
+
+
+def _plain(value: float | None) -> str:
+    return "not known" if value is None else f"{value:g}"
 
 
 def _percent(share: float) -> str:

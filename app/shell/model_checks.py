@@ -190,7 +190,8 @@ def _profile(size: PromptSize, devices: Sequence[Device]) -> Check:
     if lacking:
         what += f" on {numbers.device(lacking[0].name)}"
     elif found:
-        what = f"{numbers.several(len(found), 'profile')} for head size {size.head_dim}, but no worker says its device"
+        names = ", ".join(sorted({numbers.device(one.device) for one in found}))
+        what = f"For head size {size.head_dim} on {names}; whether a worker has it is not known"
     text = f"{what}. {means} The first job measures a quick one in seconds; a full one is more precise."
     return Check("Latency profile", "missing", text)
 

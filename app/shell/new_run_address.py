@@ -33,7 +33,7 @@ def of_run(run: RunRow) -> dict[str, Any]:
 
 def of_request(request: RunRequest) -> dict[str, Any]:
     """The settings that a job was submitted with."""
-    names = ("audit", "tau", "segment", "break_even", "rope")
+    names = ("audit", "tau", "segment", "break_even", "rope", "trace")
     own = {name: getattr(request, name) for name in names}
     own["quality"] = request.quality if request.loss is None else quality_of(request.loss)
     own |= {"with_model": Path(request.model).name, "dense": request.measure_dense}

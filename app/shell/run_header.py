@@ -24,7 +24,7 @@ from routesparse.app.ui import numbers, states
 from routesparse.engine.errors import InputError
 from routesparse.engine.export.plain_text import visible
 from routesparse.engine.rows import RunRow
-from routesparse.engine.store import label_queries, queries
+from routesparse.engine.store import bundle, label_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
 
 
@@ -89,6 +89,12 @@ def header(store: OwnerView, run: RunRow, title: str, head: tuple[int, int] | No
         )
         export_menu.menu(store, run.run_id)
     verdict_bar.of_run(store, run.run_id)
+    folder = store.bundle(run.run_id)
+    if folder is not None and (cut := bundle.cut_files(folder)):
+        states.note(
+            f"This run’s bundle is damaged ({', '.join(cut)}): shown is what the store took in from it before, and no "
+            "export can be made. Restore a backup, or analyse the prompt again."
+        )
     if run.routed and run.sparse_units and run.top1_agreement is None:
         again = {**new_run_address.of_run(run), "from": queries.short_id(store, run.run_id), "dense": "true"}
         navigate.link("Run it again with dense beside it", "new", **again)

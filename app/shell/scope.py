@@ -62,7 +62,7 @@ def open_scope(store: OwnerView, title: str) -> Scope | None:
     run = run_header.open_run(store, title)
     if run is None:
         return None
-    everything = st.query_params.get("scope") == "all"
+    everything = switch.chosen("scope", ["run", "all"]) == "all"
     stored = queries.runs(store)
     same = store.made(
         "same weights",

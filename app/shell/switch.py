@@ -7,13 +7,15 @@ from typing import Any
 
 import streamlit as st
 
-from routesparse.app.shell import view
+from routesparse.app.shell import address, view
 
 
-def chosen(name: str, allowed: Iterable[str]) -> str:
-    """The value of the address, or the first allowed one."""
+def chosen(name: str, allowed: Iterable[str], quiet: Iterable[str] = ()) -> str:
+    """The value of the address, or the first allowed one, which is said unless the address's is among ``quiet``."""
     values = list(allowed)
     text = st.query_params.get(name, "")
+    if text not in [*values, *quiet]:
+        address.absent(name, text)
     return text if text in values else values[0]
 
 

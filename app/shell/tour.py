@@ -6,7 +6,7 @@ from html import escape
 
 import streamlit as st
 
-from routesparse.app.shell import navigate
+from routesparse.app.shell import address, navigate
 
 # Page -> what its link is called, what to look at there.
 STEPS = {
@@ -31,6 +31,7 @@ def strip(run: str) -> None:
     """Where the address asks for a step, its text and the way on. run: as addresses name it."""
     text = st.query_params.get("tour", "")
     if text not in [str(step) for step in range(1, len(STEPS) + 1)]:
+        address.absent("tour", text)
         return
     step, pages = int(text), list(STEPS)
     with st.container(horizontal=True, gap="medium", vertical_alignment="center", key="tour-strip"):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pandas as pd
 import streamlit as st
 
+from routesparse.app.shell import address
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries
 from routesparse.engine.store.owner_view import OwnerView
@@ -42,7 +43,9 @@ class View:
 
 def read(run: RunRow) -> View:
     """The view that the address names; whatever is missing or out of range falls back to the default."""
-    metric = st.query_params.get("metric")
+    metric = st.query_params.get("metric", "")
+    if metric not in METRICS:
+        address.absent("metric", metric)
     return View(
         run_id=run.run_id,
         layer=number("layer", run.layers),
@@ -51,17 +54,6 @@ def read(run: RunRow) -> View:
         batch_index=number("batch", run.batch) or 0,
         metric=metric if metric in METRICS else None,
     )
-
-
-def missing(run: RunRow) -> str | None:
-    """What the address names and this run does not have, in words; the page then shows something else."""
-    sizes = {"layer": run.layers, "head": run.heads, "segment": run.segments, "batch": run.batch}
-    wrong = [
-        f"{name} {st.query_params[name][:12]} (it has 0 to {size - 1})"
-        for name, size in sizes.items()
-        if st.query_params.get(name) and number(name, size) is None
-    ]
-    return f"This run has no {' and no '.join(wrong)}: another one is shown." if wrong else None
 
 
 def write(**changes: str | int) -> None:
@@ -92,9 +84,10 @@ def first_pick(choices: pd.DataFrame) -> tuple[int, int]:
 
 
 def number(name: str, size: int, default: int | None = None) -> int | None:
-    """A whole number below ``size`` from the address; the default where there is none or another text."""
+    """A whole number below ``size`` from the address; the default where there is none or, which is said, another."""
     text = st.query_params.get(name, "")
     # Python refuses to read very long numbers.
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        return default
-    return int(text) if int(text) < size else default
+    if text.isascii() and text.isdigit() and len(text) < 10 and int(text) < size:
+        return int(text)
+    address.absent(name, text, f"it has 0 to {size - 1:,}")
+    return default

@@ -113,8 +113,8 @@ def _mask_choice(
     chosen = int(candidates.loc[candidates["chosen"], "candidate"].iloc[0])
     names = {int(row.candidate): masks.candidate_name(row) for row in frames.rows(candidates)}
     names[chosen] = f"chosen: {names[chosen]}"
-    shown = view.number("mask", len(names), chosen)
     is_hidden = st.query_params.get("mask") == "none"
+    shown = chosen if is_hidden else view.number("mask", len(names), chosen)
     look = {"index": None, "format_func": names.__getitem__, "placeholder": "none", "width": 300}
     whose = "".join(f"-{part}" for part in astuple(unit))
     switch.field("mask", "Mask of", list(names), None if is_hidden else shown, whose, "none", **look)
@@ -204,7 +204,8 @@ def scatter_card(
         plot.show(drawn, "scatter", "Candidates, risk against predicted time")
         exports.chart_foot(
             name,
-            f"Ring: the choice. Filled: g ≥ λ. Lines: risk at g = λ and {'τ' if run.tau_layer is None else 'τ head'}. "
+            "Ring: the choice. Filled: keeps the mass that is asked, g ≥ λ. Lines: risk where g is just λ, and "
+            f"{'τ' if run.tau_layer is None else 'τ head'}. "
             f"n = {len(candidates)} candidates · source: candidate_score of run {queries.label(run.run_id)}",
             candidates,
             "scatter",

@@ -72,6 +72,6 @@ def legend_items(shown: Mask, heatmap: Heatmap, theme: design.Theme) -> list[tup
     """(colour, words) of what the cover means."""
     cell = "a cell" if heatmap.mask_pool == 1 else f"a cell of {heatmap.mask_pool} key blocks"
     return [
-        (theme.null, f"grey: {shown.name} reads no key of {cell}"),
+        (theme.null, f"grey: {cell} of which the plan ({shown.name}) reads no key"),
         (theme.warn, "orange: attention that is lost there"),
     ]

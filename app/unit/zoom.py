@@ -12,7 +12,7 @@ from typing import Any
 
 import streamlit as st
 
-from routesparse.app.shell import view
+from routesparse.app.shell import address, view
 from routesparse.app.ui import plot
 from routesparse.engine.store.queries import Heatmap
 
@@ -29,11 +29,14 @@ class Window:
 
 def wanted() -> Window | None:
     """The window of the address, ``zoom=first_block,end_block,first_row,end_row``; None for the whole picture."""
-    parts = st.query_params.get("zoom", "").split(",")
-    if len(parts) != 4 or not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
-        return None
-    found = Window(*(int(part) for part in parts))
-    return found if found.first_block < found.end_block and found.first_row < found.end_row else None
+    text = st.query_params.get("zoom", "")
+    parts = text.split(",")
+    if len(parts) == 4 and all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        found = Window(*(int(part) for part in parts))
+        if found.first_block < found.end_block and found.first_row < found.end_row:
+            return found
+    address.absent("zoom", text)
+    return None
 
 
 def cut(heatmap: Heatmap, window: Window) -> Heatmap | None:

@@ -10,6 +10,7 @@ import json
 import shlex
 from collections import defaultdict
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from routesparse.engine.export import numbers, report_certificate, report_evidence, report_map
@@ -43,6 +44,8 @@ def of_bundle(folder: Path, *, words: bool) -> str:
 def page(record: RunRecord, *, words: bool) -> str:
     """The page of a run; ``words``: with some of the prompt's words, where its text was kept."""
     run, found = record.run, of_record(record)
+    is_whole = 0 < run.units == len(record.choices)
+    density = fmean(choice.density for choice in record.choices) if is_whole else None
     shown = words and (record.prompt is not None or any(row.text is not None for row in record.answers))
     others = [
         (f"{SIGNS[finding.level]} {WORDS[finding.level]}:", finding.text, finding.level)
@@ -56,7 +59,7 @@ def page(record: RunRecord, *, words: bool) -> str:
         ),
         "</header>",
         verdict(found.level, f"{SIGNS[found.level]} {WORDS[found.level]}.", found.sentence, others),
-        facts(figures(run, len(record.uncertified), len(record.uncertified_layers))),
+        facts(figures(run, density, len(record.uncertified), len(record.uncertified_layers))),
         report_evidence.loss(record, words=words),
         report_evidence.answer(record, words=words),
         _maps(record),

@@ -8,16 +8,23 @@ from routesparse.engine.rows import RunRow
 Figure = tuple[str, str, str]  # name, value, note
 
 
-def figures(run: RunRow, units: int | None, layers: int) -> list[Figure]:
-    """units, layers: how many ran without certified mass; None where decisions were lost: nobody knows it of those."""
+def figures(run: RunRow, density: float | None, units: int | None, layers: int) -> list[Figure]:
+    """density: of the units' bodies, the mean; units, layers: how many ran without certified mass; None where decisions
+    were lost: nobody knows it of those."""
     prefill = (numbers.millis(run.total_ms), "dense not measured")
     if run.speedup is not None:
         both = f"{numbers.millis(run.total_ms)} for {numbers.millis(run.dense_ms)}"
         prefill = (numbers.times(run.speedup), f"as fast as dense: {both}, each measured once")
-    fell = f"{run.dense_fallback_units:,} of {run.units:,} units, {run.expanded_units:,} expanded"
+    noun = "head" if run.segments == run.batch == 1 else "unit"
+    fell = f"{run.dense_fallback_units:,} of {numbers.several(run.units, noun)}; {run.expanded_units:,} took a larger"
+    fell += " plan"
     shown = [
         ("Predicted loss", *_loss(run)),
-        ("Causal area kept", numbers.share(run.density), "mean over units"),
+        (
+            "Causal area kept",
+            numbers.share(density),
+            f"mean over {noun}s, without the dense tail ({numbers.share(run.density)} with it)",
+        ),
         ("Prefill", *prefill),
         ("Dense by fallback", numbers.share(run.fallback_share), fell),
         ("Next token", *_next_token(run)),

@@ -172,6 +172,16 @@ def verify_bundle(path: Path) -> Manifest:
     return verified_tables(path)[0]
 
 
+def cut_files(path: Path) -> list[str]:
+    """The files that are gone or have another size than the manifest says: a look, which reads no table."""
+    try:
+        stated = _read_manifest(path).values["files"]
+    except BundleError:
+        return [MANIFEST]
+    sizes = {file.name: file.stat().st_size for file in path.iterdir()}
+    return [name for name, one in stated.items() if one.get("bytes", sizes.get(name)) != sizes.get(name, -1)]
+
+
 def read_tables(path: Path) -> dict[str, pa.Table]:
     """The verified tables of a bundle by name. Errors: BundleError."""
     return verified_tables(path)[1]

@@ -34,7 +34,7 @@ LEFT JOIN (
     FROM main.audit WHERE run_key >= first GROUP BY run_key
 ) USING (run_key)
 LEFT JOIN (
-    SELECT run_key, min(same_tokens) AS same_tokens,
+    SELECT run_key, min(same_tokens) AS same_tokens, max(tokens) AS continued_tokens,
            1 + min(same_tokens) FILTER (WHERE same_tokens < tokens) AS first_difference
     FROM main.continuation WHERE run_key >= first GROUP BY run_key
 ) USING (run_key)

@@ -92,10 +92,10 @@ def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
     layers ``planned_us`` and ``measured_us``, probe to kernel; over the audited units ``violations``,
     ``executed_error`` and ``worst_unit_error`` (the largest mean error of a unit); of the replay ``loss_stretches``,
     ``loss_rows`` and ``loss_true`` (of dense attention at these rows; NULL: no dense prefill ran); of the
-    continuation ``same_tokens`` and ``first_difference`` (from 1; NULL: none, or not continued); the run's
-    ``fallback_limit``; its ``day`` (UTC), and ``one_in`` how many routed requests a server recorded it (NULL: no server
-    did); and of the owner ``name``, ``notes``, ``tags`` (comma-separated; NULL where none was given) and ``pinned``.
-    verdicts.py judges such rows."""
+    continuation ``same_tokens``, ``continued_tokens`` and ``first_difference`` (from 1; NULL: none, or not continued);
+    the run's ``fallback_limit``; its ``day`` (UTC), and ``one_in`` how many routed requests a server recorded it (NULL:
+    no server did); and of the owner ``name``, ``notes``, ``tags`` (comma-separated; NULL where none was given) and
+    ``pinned``. verdicts.py judges such rows."""
     limits = limits or RunFilter()
     where: list[str] = ["true"]
     values: list[Any] = []
@@ -131,7 +131,7 @@ def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
                coalesce(stored_units, 0) AS stored_units, coalesce(stored_layers, 0) AS stored_layers,
                CASE WHEN units = 0 THEN 0 ELSE uncertified_units END AS uncertified_units,
                uncertified_layers, least_layer_mass, planned_us, measured_us, violations, executed_error,
-               worst_unit_error, loss_stretches, loss_rows, loss_true, same_tokens, first_difference,
+               worst_unit_error, loss_stretches, loss_rows, loss_true, same_tokens, continued_tokens, first_difference,
                origin = 'sample' AS is_sample,
                {_DAY} AS day, served_one_in(config_json) AS one_in,
                name, notes, nullif(array_to_string(tags, ', '), '') AS tags, coalesce(pinned, false) AS pinned
@@ -230,20 +230,23 @@ def measured(found: pd.DataFrame) -> pd.DataFrame:
 def layers(store: OwnerView, run_id: str) -> pd.DataFrame:
     """Per layer planned and measured time, units and fallbacks (over all segments), and the layer's own certificate.
 
-    ``uncertified`` counts units; ``layer_uncertified`` says whether the layer's certificate is below tau_layer.
+    ``body_density``: summed over the units; ``uncertified`` counts them; ``layer_uncertified``: whether the
+    layer's certificate is below tau_layer.
     """
     found = store.frame(
         """
-        SELECT l.* EXCLUDE (run_key), c.units, c.expanded, c.dense_fallback, c.dense_router, c.uncertified,
+        SELECT l.* EXCLUDE (run_key), c.units, c.body_density, c.expanded, c.dense_fallback, c.dense_router,
+               c.uncertified,
                coalesce(layer_uncertified(l.lower_mass, r.tau_layer, c.sparse > 0), false) AS layer_uncertified
         FROM layer_run l JOIN run r USING (run_key)
         LEFT JOIN (
-            SELECT layer, count(*) AS units, count(*) FILTER (WHERE pattern <> 'dense') AS sparse,
+            SELECT layer, count(*) AS units, sum(density) AS body_density,
+                   count(*) FILTER (WHERE pattern <> 'dense') AS sparse,
                    count(*) FILTER (WHERE outcome = 'expanded') AS expanded,
                    count(*) FILTER (WHERE outcome = 'dense by fallback') AS dense_fallback,
                    count(*) FILTER (WHERE outcome = 'dense by the router') AS dense_router,
                    count(*) FILTER (WHERE uncertified) AS uncertified
-            FROM (SELECT layer, pattern, uncertified, outcome(pattern, fallback) AS outcome
+            FROM (SELECT layer, density, pattern, uncertified, outcome(pattern, fallback) AS outcome
                   FROM head_choice WHERE run_key = ?)
             GROUP BY layer
         ) c USING (layer)
@@ -375,7 +378,8 @@ def _full_heatmap(row: dict[str, Any], place: Path) -> Heatmap:
 def routing_pictures(
     store: OwnerView, run_id: str, segment: int, batch_index: int = 0
 ) -> RoutingPictures | None:
-    """The probe of every unit of a segment; None where it was not recorded, or the bundle is gone.
+    """The probe of every unit of a segment, those whose bytes are not all there left out; None where none was recorded,
+    or the bundle is gone.
 
     Errors: InputError.
     """
@@ -386,6 +390,11 @@ def routing_pictures(
     wanted = [("segment", "=", segment), ("batch_index", "=", batch_index)]
     try:
         found = pq.read_table(place / "probe.parquet", columns=names, filters=wanted).to_pylist()
+        found = [
+            one
+            for one in found
+            if len(one["mass"]) == 2 * one["rows"] * one["columns"] and len(one["kinds"]) == one["rows"]
+        ]
         if not found:
             return None
         routing = thumbnail.KINDS.index("routing")

@@ -11,7 +11,7 @@ from routesparse.engine.store import queries
 from routesparse.engine.store.owner_view import OwnerView
 from routesparse.engine.verdict import Facts, Verdict, verdict
 
-_COUNTS = ("uncertified_units", "uncertified_layers", "violations")
+_COUNTS = ("uncertified_units", "uncertified_layers", "violations", "same_tokens", "continued_tokens")
 
 
 def of_rows(runs: pd.DataFrame) -> list[Verdict]:

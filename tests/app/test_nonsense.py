@@ -145,15 +145,22 @@ def test_runs_tells_a_run_that_lost_rows_as_its_pages_do(damaged, open_page):
     assert verdicts.of_run(access().store, "bad3bad3").short == "11 of 32 rows lost"
 
 
-@pytest.mark.parametrize("file", ["probe.parquet", "prompt.parquet", "candidate_score.parquet"])
+@pytest.mark.parametrize(
+    "file", ["probe.parquet", "prompt.parquet", "candidate_score.parquet", "head_choice.parquet"]
+)
 def test_a_file_that_a_disk_damaged_costs_a_page_one_card(filled, open_page, file):
     access().look_into_spool()
     damaged = next((filled / "bundles").glob(f"*{GOOD}")) / file
     damaged.write_bytes(damaged.read_bytes()[:1000])
-    for name, card in (("routing_map", "Certificates and the truth"), ("text", "Text")):
+    for name, card in (
+        ("routing_map", "Certificates and the truth"),
+        ("text", "Text"),
+        ("trust", "Evidence"),
+    ):
         page = open_page(name, run=GOOD, layer="1", head="1")
         html = " ".join(str(part.proto.body) for part in page.get("html"))
         assert not page.exception and "can't be drawn" not in html and card in html, (name, page.exception)
         assert str(filled) not in html, "a place on the server's disk"
-        if file == "probe.parquet" and name != "text":
+        assert f"This run’s bundle is damaged ({file}): shown is what the store took in" in html
+        if file == "probe.parquet" and name == "routing_map":
             assert "can't be read (Arrow" in unescape(html), name

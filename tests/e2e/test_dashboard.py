@@ -203,7 +203,7 @@ def test_dragging_over_a_probe_fetches_that_part_at_full_resolution(address, con
 def test_is_this_run_safe(address, context, page, bad):
     """From the first page in one click to the verdict, in a second one to what it is about, in a third to a head."""
     count, units = len(bad.uncertified), bad.run.units
-    told = f"{count} of {units} units have a bound on kept mass below τ: do not trust this run"
+    told = f"{count} of {units} units have a bound on kept mass below τ 0.9: do not trust this run"
     page.goto(f"{address}/?q={BAD[:8]}")
     table = page.locator("[data-testid=stDataFrame]").first
     table.locator("canvas").first.wait_for()

@@ -17,6 +17,8 @@ GOOD = Facts(
     sparse_units=60,
     uncertified_units=0,
     uncertified_layers=None,
+    tau=0.9,
+    tau_layer=None,
     confidence=0.95,
     dense_fallback_units=0,
     fallback_limit=0.25,
@@ -35,6 +37,8 @@ GOOD = Facts(
     measured_us=30_000.0,
     top1_agreement=1.0,
     kl_nats=0.0021,
+    same_tokens=24,
+    continued_tokens=24,
     loss_nats=None,
     loss_bound=None,
     loss_fit=None,
@@ -44,6 +48,8 @@ GOOD = Facts(
 LOSS = replace(
     GOOD,
     uncertified_layers=0,
+    tau=0.25,
+    tau_layer=0.7,
     loss_nats=0.0061,
     loss_bound=0.0098,
     loss_fit="prose",
@@ -57,8 +63,18 @@ def judged(**changes):
     return found.level, found.sentence
 
 
-def test_a_run_whose_answer_was_checked_is_green():
-    assert judged() == ("green", "Next token as by dense, KL 0.0021 nats")
+def test_green_needs_a_bound_of_the_loss_not_one_position():
+    assert verdict(LOSS).level == "green"
+    level, told = judged()
+    assert level == "grey" and told.startswith("The loss over the prompt was not measured")
+
+
+@pytest.mark.parametrize(
+    ("same", "of", "level"), [(2, 24, "amber"), (11, 24, "amber"), (12, 24, "green"), (7, 7, "green")]
+)
+def test_a_text_that_soon_goes_on_otherwise_than_by_dense_is_told(same, of, level):
+    found = verdict(replace(LOSS, same_tokens=same, continued_tokens=of))
+    assert found.level == level and (f"after {same} of {of} tokens" in found.sentence) == (level == "amber")
 
 
 def test_a_run_that_was_not_audited_is_grey_whatever_its_loss():
@@ -87,6 +103,8 @@ RULES = {
     "all dense and slower": ({"dense_ms": 42.0, "sparse_units": 0}, "amber", "slower than dense"),
     "times": ({"measured_us": 120_000.0}, "amber", "times far off"),
     "not audited": ({"mean_error": None, "max_error": None}, "grey", "not audited"),
+    "not replayed": ({"loss_nats": None}, "grey", "loss not predicted"),
+    "parts early": ({"same_tokens": 2}, "amber", "text parts early"),
     "coverage": ({"coverage": 0.949}, "amber", "low coverage"),
     "drift": ({"drift_alarm": True}, "amber", "drift alarm"),
     "forced": ({"calibration_mismatch": "model"}, "amber", "calibration does not fit"),
@@ -110,15 +128,15 @@ def test_each_rule_alone(changes, level, reason):
         ),
         (
             {"uncertified_units": 1},
-            "1 of 64 heads has a bound on kept mass below τ: look at it before you trust this run",
+            "1 of 64 heads has a bound on kept mass below τ 0.9: look at it before you trust this run",
         ),
         (
             {"uncertified_units": 46, "segments": 2},
-            "46 of 64 units have a bound on kept mass below τ: do not trust this run",
+            "46 of 64 units have a bound on kept mass below τ 0.9: do not trust this run",
         ),
         (
-            {"uncertified_layers": 2},
-            "2 of 8 layers have a bound on kept mass below τ layer: do not trust this run",
+            {"uncertified_layers": 2, "tau_layer": 0.7},
+            "2 of 8 layers have a bound on kept mass below τ layer 0.7: do not trust this run",
         ),
         (
             {"top1_agreement": 0.75, "batch": 4, "kl_nats": 0.4},
@@ -151,7 +169,7 @@ def test_a_sentence_has_the_numbers_of_the_run(changes, told):
     ],
 )
 def test_what_is_within_a_limit_or_not_measured_is_no_finding(changes):
-    assert judged(**changes)[0] == "green"
+    assert verdict(replace(LOSS, **changes)).level == "green"
 
 
 def test_full_coverage_and_no_fallback_make_no_run_green():
@@ -162,9 +180,9 @@ def test_full_coverage_and_no_fallback_make_no_run_green():
 
 def test_the_worst_finding_speaks_and_the_others_stay():
     found = verdict(replace(GOOD, drift_alarm=True, uncertified_units=46))
-    assert [finding.level for finding in found.findings] == ["red", "amber", "green"]
+    assert [finding.level for finding in found.findings] == ["red", "amber", "grey", "green"]
     assert found.sentence.startswith("46 of 64") and found.short == "46 of 64 heads: bound < τ"
-    assert "unlike" in found.findings[1].text and "as by dense" in found.findings[2].text
+    assert "unlike" in found.findings[1].text and "as by dense" in found.findings[3].text
 
 
 def test_where_nothing_was_left_out_there_is_nothing_to_check():
@@ -197,19 +215,20 @@ def test_a_run_that_lost_rows_is_red_whatever_is_said_of_what_is_left():
     ],
 )
 def test_a_kl_has_digits_enough_for_the_limits_and_fits_a_column(kl, shown):
-    found = verdict(replace(GOOD, kl_nats=kl)).findings[0]
+    found = verdict(replace(GOOD, kl_nats=kl)).findings[1]
     assert found.text == f"Next token as by dense, KL {shown}"
     assert found.short.startswith("as dense, KL ") and len(found.short) <= 27
 
 
 def test_a_record_has_the_verdict_of_its_facts(factory):
     made = factory.make_record(layers=2, heads=2, segments=1, tokens=2048, probe=False, hardness=0.2)
-    made = replace(made, run=replace(made.run, loss_nats=None))
     assert of_record(made).level == "green"
+    made = replace(made, run=replace(made.run, loss_nats=None))
+    assert of_record(made).level == "grey"
     choices = tuple(replace(c, lower_mass=0.1) if c.pattern != "dense" else c for c in made.choices)
     missed = sum(c.pattern != "dense" for c in choices)
     assert of_record(replace(made, choices=choices)).sentence.startswith(
-        f"{missed} of 4 heads have a bound on kept mass below τ"
+        f"{missed} of 4 heads have a bound on kept mass below τ 0.9"
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.shell import navigate, switch, view
+from routesparse.app.shell import address, navigate, switch, view
 from routesparse.app.ui import design, elements, exports, glossary, labels, numbers, plot, states
 from routesparse.engine.stats.front import front
 from routesparse.engine.store import queries
@@ -72,9 +72,8 @@ def cards(store: OwnerView, rows: pd.DataFrame, pending: bool) -> None:
     rows = rows.astype(
         {error.column: float for error in ERRORS.values()} | {"density": float, "dense_ms": float}
     )
-    wanted = st.query_params.get("error")
     measured = [key for key, error in ERRORS.items() if rows[error.column].notna().any()]
-    key = wanted if wanted in ERRORS else next(iter(measured), "kl")
+    key = switch.chosen("error", [next(iter(measured), "kl"), *ERRORS])
     error = ERRORS[key]
     by = switch.chosen("by", COSTS)
     with elements.card("cheapest", "The cheapest setting"):
@@ -133,11 +132,15 @@ def _unmeasured(rows: pd.DataFrame) -> str:
 
 def _below() -> float | None:
     """The accepted error of the address; None where there is none, or another text."""
+    text = st.query_params.get("below", "")
     try:
-        below = float(st.query_params.get("below", ""))
+        below = float(text)
     except ValueError:
-        return None
-    return below if 0 <= below <= _MOST_BELOW else None
+        below = -1.0
+    if 0 <= below <= _MOST_BELOW:
+        return below
+    address.absent("below", text)
+    return None
 
 
 def _accept() -> None:

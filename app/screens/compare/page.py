@@ -12,7 +12,7 @@ import streamlit as st
 
 from routesparse.app.screens.compare import conclusion, curve, figures, selection, sweep, tables
 from routesparse.app.screens.compare.selection import Sides
-from routesparse.app.shell import certificate_link, navigate, run_header, setting_words, switch, view
+from routesparse.app.shell import address, certificate_link, navigate, run_header, setting_words, switch, view
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design, elements, exports, grid, numbers, states
 from routesparse.app.ui.tables import of_rows, unbroken
@@ -25,6 +25,7 @@ from routesparse.engine.store.owner_view import OwnerView
 _KINDS = {"runs": "Runs", "sweep": "Settings of a sweep"}
 
 
+@address.names("runs sweep baseline other segment metric error by below layer head")
 def render() -> None:
     """Draw the page."""
     navigate.restore("compare")
@@ -188,11 +189,7 @@ def _units(store: OwnerView, sides: Sides) -> None:
         )
         return
     segments = int(pairs["segment"].max()) + 1
-    text = st.query_params.get("segment", "")
-    segment = view.number("segment", segments)
-    if text and segment is None:
-        states.note(f"These sides share no segment {text[:12]} (they have 0 to {segments - 1}): 0 is shown.")
-    segment = segment or 0
+    segment = view.number("segment", segments) or 0
     here = pairs[(pairs["segment"] == segment) & (pairs["batch_index"] == 0)]
     _map_card(store, sides, here, segment, segments)
 

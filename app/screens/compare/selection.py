@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.shell import setting_words
+from routesparse.app.shell import address, setting_words
 from routesparse.engine.errors import InputError
 from routesparse.engine.export.plain_text import visible
 from routesparse.engine.rows import RunRow
@@ -141,4 +141,7 @@ def _pinned(sides: list[Side], problems: list[str]) -> Sides:
 
 def _named(parameter: str, sides: list[Side]) -> Side | None:
     name = st.query_params.get(parameter, "")
-    return next((side for side in sides if name and (side.key == name or side.run.run_id == name)), None)
+    found = next((side for side in sides if name and (side.key == name or side.run.run_id == name)), None)
+    if found is None:
+        address.absent(parameter, name)
+    return found

@@ -62,7 +62,7 @@ def loss_card(fit: Fitted | None, model: str, revision: str) -> None:
         )
         exports.chart_foot(
             "loss-by-price",
-            f"measured KL, mean over windows of {fit.tokens:,} tokens, {len(fit.windows)} in all · "
+            f"measured KL, mean over the fit’s windows of {fit.tokens:,} tokens, {len(fit.windows)} in all · "
             f"{numbers.device(fit.device)}, {fit.dtype} · source: fit {fit.name}{other}",
             rows,
             "curves",
@@ -77,8 +77,10 @@ def exchanged_card(fit: Fitted) -> None:
         st.html(tables.of_rows(_cells(rows), left=(0, 1)))
         exports.chart_foot(
             "exchanged",
-            f"price: the largest that keeps KL {DEFAULT_LOSS:g} on “fitted on”; loss: of “used on” at it; held: its "
-            f"windows within the bound at {_CONFIDENCE:g}, over all prices · on other documents: data/results/LOSS.md",
+            f"price: reads least of those that keep KL {DEFAULT_LOSS:g} on “fitted on” with {_CONFIDENCE:g} confidence "
+            "(least: none does), not that of the runs above; loss: measured at it, mean over the fit’s windows of "
+            f"“used on”, ▲: above {DEFAULT_LOSS:g}; held: those within the bound at {_CONFIDENCE:g}, over all prices "
+            "· on other documents: data/results/LOSS.md",
             rows,
             "exchanged",
         )
@@ -145,8 +147,9 @@ def calibrations_card(store: OwnerView) -> None:
         st.html(tables.table([escape(name) for name in rows], lines, (0, 1, 2, 8), picked))
         exports.chart_foot(
             "calibrations",
-            f"δ: at q = {_CONFIDENCE:g}, over lengths; infinite: too few windows · R²: of the error predictor · "
-            "alarms: runs unlike the calibration’s prompts, of those that used it · source: the calibration files, run",
+            f"δ: at q = {_CONFIDENCE:g}, over the lengths that have one; infinite: none has windows enough · R²: of "
+            "the error predictor · alarms: runs unlike the calibration’s prompts, of those tested with it · source: "
+            "the calibration files, run",
             rows,
             "calibrations",
         )

@@ -10,7 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.screens.domains import beforehand, figures, heads, own, words
-from routesparse.app.shell import navigate, run_header, setting_words, switch, view
+from routesparse.app.shell import address, navigate, run_header, setting_words, switch, view
 from routesparse.app.shell.access import Access, access
 from routesparse.app.ui import design, elements, exports, grid, numbers, plot, states, tables
 from routesparse.engine.errors import InputError
@@ -21,6 +21,7 @@ from routesparse.engine.store.owner_view import OwnerView
 _LISTED = 12  # heads
 
 
+@address.names("of one other lens names tuned layer head")
 def render() -> None:
     """Draw the page."""
     navigate.restore("domains")
@@ -88,13 +89,11 @@ def _comparison(opened: Access, shown: pd.DataFrame, others: pd.DataFrame) -> No
         : domains.MOST
     ]
     shown = shown[shown["domain"].isin(names)]
-    try:
-        found, means = store.made("domains", [], lambda: _read(store, shown), of=list(shown["run_id"]))
-    except InputError as error:
-        states.problem("These runs can’t be compared", [f"{error}."])
-        return
+    found, means = store.made("domains", [], lambda: _read(store, shown), of=list(shown["run_id"]))
+    # As the heads' own: without the dense tail, which the run's figure counts.
+    shown = shown.assign(density=shown["run_id"].map(found.groupby("run_id")["density"].mean()))
     one = switch.chosen("one", names)
-    other = switch.chosen("other", [name for name in names if name != one])
+    other = switch.chosen("other", [name for name in names if name != one], quiet=(one,))
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom", key="pair"):
         switch.field("one", "Between", names, one, width=150)
         switch.field("other", "and", [name for name in names if name != one], other, of=one, width=150)
@@ -106,7 +105,7 @@ def _comparison(opened: Access, shown: pd.DataFrame, others: pd.DataFrame) -> No
     lost = words.loss_sentence(fit, price, one, other) if fit and not numbers.is_missing(price) else ""
     told = words.sentence(finding, rows, means, area, one, other)
     st.html(f'<div class="rs-concludes"><p role="status">{told} {escape(lost)}</p></div>')
-    elements.sub(words.caveat(finding, counts, one, other))
+    elements.sub(words.caveat(finding, counts, one, other) + words.shapeless(found))
     if left := words.left_out(others, shown):
         elements.note(left)
         own.missing(opened, others, shown)
@@ -151,7 +150,8 @@ def _multiples(
                     _open(store, shown, name, picked[0], picked[1])
         exports.chart_foot(
             "heads-by-domain",
-            "means over prompts · click a cell for its head · shapes: of routing rows · source: head_choice, probe",
+            "means over prompts · click a cell for its head in the newest · shapes: of routing rows · "
+            "source: head_choice, probe",
             means,
             "multiples",
         )
@@ -185,7 +185,7 @@ def _difference(
             f"difference-{one}-{other}",
             f"points of the causal area, {other} minus {one}, n = {len(rows)} heads"
             + (
-                f" · a dot: {within} heads within the spread of prompts"
+                f" · a dot: {within} heads within the spread of prompts, or a point"
                 if known
                 else " · spread of prompts: not known"
             )
@@ -225,7 +225,10 @@ def _changed(
         )
     with elements.card("changed", f"Heads that change most, {one} to {other}"):
         st.html(tables.table(["head", "points", "spread", *map(escape, others)], lines))
-        elements.note("Bars: shares of attention, colours as above. Below: how much the head reads.")
+        elements.note(
+            f"Points: {other} minus {one}. Spread: of the prompts of one domain, the larger. Bars: shares of "
+            "attention, colours as above. Below: how much the head reads."
+        )
 
 
 def _bar(row: dict[str, Any], theme: design.Theme) -> str:
@@ -270,8 +273,10 @@ def _domains_card(shown: pd.DataFrame, means: pd.DataFrame, names: list[str], th
         )
         exports.chart_foot(
             "domains",
-            "reads: over prompts · predicted loss: mean, nats a token; bound: the largest · δ: of their calibration "
-            f"· covered: audited units whose certificate holds · alarms: drift or loss · {devices} · source: run",
+            "reads: mean over heads, lowest to highest prompt · predicted loss: of these prompts at their price, mean, "
+            "nats a token; bound: the largest, if all have one · δ: the largest · covered: audited units whose "
+            f"certificate holds, lowest prompt · alarms, drift or loss: of prompts tested · {devices} · source: run, "
+            "head_choice",
             table,
             "domains",
         )

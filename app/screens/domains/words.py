@@ -93,14 +93,22 @@ def caveat(found: Finding, prompts: Mapping[str, int], one: str, other: str) -> 
     )
 
 
+def shapeless(heads: pd.DataFrame) -> str:
+    """How many heads the shapes leave out; "" where none. heads: heads.of_runs."""
+    if not (count := int(heads["sink"].isna().sum())):
+        return ""
+    told = f"{count:,} of {len(heads):,} heads of all prompts"
+    return f" Left out of the shapes: {told}, whose probe was not kept or can’t be read."
+
+
 def loss_sentence(fit: Fitted, price: float, one: str, other: str) -> str:
     """What the same price costs in both domains, by a fit that measured them at it; "" where it did not."""
     losses = {row["kind"]: row["kl"].get(price) for row in fit.summary()}
     if not (losses.get(one) and losses.get(other)):
         return ""
     return (
-        f"At price {price:g} {one} loses {losses[one]:.4f} nats a token and {other} {losses[other]:.4f} (the "
-        "fit’s windows): one price is not one loss."
+        f"At price {price:g}, that of these runs, the fit’s windows lost {losses[one]:.4f} nats a token in {one} and "
+        f"{losses[other]:.4f} in {other} (measured against dense, other texts than these): one price is not one loss."
     )
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.screens.fleet import figures
-from routesparse.app.shell import identity, navigate, switch, verdict_bar
+from routesparse.app.shell import address, identity, navigate, switch, verdict_bar
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design, elements, exports, grid, numbers, states
 from routesparse.engine.export.plain_text import visible
@@ -25,6 +25,7 @@ _FIRST_DAY = "2000-01-01"  # what was recorded before it was by a wrong clock
 _SERVER = queries.SOURCES[1]
 
 
+@address.names("days until model alarm")
 def render() -> None:
     """Draw the page."""
     store = access().store

@@ -9,7 +9,7 @@ from pathlib import Path
 import streamlit as st
 
 from routesparse.app.screens.models import profile, sources, texts, workers
-from routesparse.app.shell import identity, jobs_view, model_checks, navigate
+from routesparse.app.shell import address, identity, jobs_view, model_checks, navigate
 from routesparse.app.shell.access import Access, access
 from routesparse.app.ui import elements, numbers, states
 from routesparse.engine.errors import InputError, StoreError
@@ -24,6 +24,7 @@ _MARKS = {"ok": "✓", "missing": "○", "problem": "✗"}
 _MEANING = {"ok": "there", "missing": "missing, not needed", "problem": "to fix"}
 
 
+@address.names("named profile")
 def render() -> None:
     """Draw the page."""
     opened = access()

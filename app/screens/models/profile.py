@@ -35,8 +35,7 @@ def cards(store: OwnerView) -> None:
             f"{states.PROGRAM} profile",
         )
         return
-    text = st.query_params.get("profile", "")
-    name = text if text in names else names[0]
+    name = switch.chosen("profile", names)
     switch.field("profile", "Profile", names, name, label_visibility="collapsed", width=460)
     left, right = st.columns([1.25, 1], gap="small")
     with left:
@@ -48,13 +47,15 @@ def cards(store: OwnerView) -> None:
 def _surface_card(name: str, path: Path | None) -> None:
     with elements.card("surface", "Kernel time, and what FLOPs alone predict", "flops"):
         if path is None:
-            told = "Not on this machine: its runs were made elsewhere, and only their times are here."
-            elements.sub(told)
+            elements.sub(
+                f"Measured on another machine: stored runs name it, {name}.json is not here. Copy it into "
+                f"{paths.profiles()} to see its kernel times; those of the runs’ layers stand beside."
+            )
             return
         try:
             profile = LatencyProfile.load(path)
         except ProfileError as error:
-            lines = [f"{wrong(error)}.", "Measure it again on the page Models. Stored runs are not affected."]
+            lines = [f"{wrong(error)}.", "Measure it again above. Stored runs are not affected."]
             states.problem("This profile can’t be read", lines)
             return
         measured = cells(profile)

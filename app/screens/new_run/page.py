@@ -12,17 +12,23 @@ import streamlit as st
 from routesparse.app.screens.new_run import problems, prompt_input, settings, what_it_takes
 from routesparse.app.screens.new_run.problems import Fix, Problem
 from routesparse.app.screens.new_run.settings import Settings
-from routesparse.app.shell import identity, navigate, switch
+from routesparse.app.shell import address, identity, navigate, switch
 from routesparse.app.shell.access import Access, access
 from routesparse.app.shell.jobs_view import live_workers, worker_note
 from routesparse.app.shell.session_memory import remembered
 from routesparse.app.ui import elements, numbers, states
 from routesparse.engine.calibration.artifact import load_calibration
-from routesparse.engine.errors import InputError, ModelError, PromptError, StoreError
+from routesparse.engine.config import check_trace, parse_trace
+from routesparse.engine.errors import ConfigError, InputError, ModelError, PromptError, StoreError
 from routesparse.engine.models.token_count import PromptSize, most_tokens, part_of, prompt_size
 from routesparse.engine.prompts.text import PromptText
 
 
+@address.names(
+    "from from_job source take take_tokens sample with_model with_policy audit probe_mode limit "
+    "in_domain rope calibration quality tau price segment break_even keep_text dense trace vary "
+    "prices limits"
+)
 def render() -> None:
     """Draw the page."""
     opened = access()
@@ -163,6 +169,10 @@ def _ahead(asked: Settings, sizes: list[PromptSize], seen: what_it_takes.Outlook
                 "and the row statement will be given."
             )
             found.append(Problem(text, (problems.UNCALIBRATED,), blocks=False))
+    try:
+        check_trace(parse_trace(requests[0].trace), min(one.tokens for one in sizes))
+    except ConfigError as error:
+        found.append(Problem(f"{problems.labelled(str(error))}.", (problems.UNTRACED,)))
     if not seen.profiled:
         notes.append(
             f"No latency profile for heads of size {size.head_dim} with probe {requests[0].probe} is stored: the job "

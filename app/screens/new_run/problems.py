@@ -27,6 +27,7 @@ _LABELS = {
     "budget": "Time limit Tℓ",
     "break_even": "Break-even",
     "rope": "RoPE scaling",
+    "trace": "Trace",
 }
 
 
@@ -40,6 +41,7 @@ class Fix:
 
 NONE = "none"  # the first of the calibrations and quality targets that are offered
 UNSCALED = Fix("Run without RoPE scaling", {"rope": ""})
+UNTRACED = Fix("Trace no token", {"trace": ""})
 UNCALIBRATED = Fix("Run without a calibration", {"calibration": NONE})
 
 
@@ -65,6 +67,7 @@ def of_settings(wishes: dict[str, Any]) -> list[Problem]:
         "segment": Fix("Leave it to the device", {"segment": None}),
         "break_even": Fix("Let the profile predict it", {"break_even": None}),
         "rope": UNSCALED,
+        "trace": UNTRACED,
     }
     segment, rows = wishes["segment"], RouterConfig.block_q
     if segment is not None and segment > 0:

@@ -10,11 +10,11 @@ import streamlit as st
 from routesparse.app.screens.new_run import problems, quality, vary
 from routesparse.app.screens.new_run.problems import NONE, Problem
 from routesparse.app.shell import identity, model_checks, navigate
-from routesparse.app.ui import elements, states
+from routesparse.app.ui import elements
 from routesparse.app.ui.glossary import TERMS
 from routesparse.engine import paths
 from routesparse.engine.calibration.tuned import TunedPrice
-from routesparse.engine.config import AUDIT_DEPTHS, POLICIES, PROBE_MODES, RouterConfig
+from routesparse.engine.config import AUDIT_DEPTHS, MOST_TRACED, POLICIES, PROBE_MODES, RouterConfig
 from routesparse.engine.errors import ModelError
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.models.files import offered, resolve
@@ -26,6 +26,10 @@ _ROPE = (
     'Rescales rotary positions for prompts beyond the model’s context: {"rope_type": "yarn", "factor": 4.0}, or linear '
     "(Position Interpolation) or longrope, written as JSON like this. It makes another model of this one: "
     "calibrations and quality targets made without it do not fit"
+)
+_TRACE = (
+    f"Tokens whose rows are kept key by key in every head, such as 120,4071, {MOST_TRACED} at most: the page Text then "
+    "draws what each reads and drops"
 )
 _DENSE = (
     "A second prefill with dense attention checks the next token and gives the speedup. It runs by itself where it is "
@@ -64,6 +68,7 @@ def form() -> Settings:
         policy = _select("Policy", policies, "with_policy", help=TERMS["policy"])
         audit = _select("Audit", AUDIT_DEPTHS, "audit", index=1, help=TERMS["audit"])
         probe = _select("Probe", PROBE_MODES, "probe_mode", help=TERMS["probe"])
+        trace = _text("Trace tokens", "trace", max_chars=_MOST_CHARACTERS, help=_TRACE)
     with two:
         above = st.container()  # which calibrations are offered is known once the scaling is
         limit = _text("Time limit Tℓ", "limit", taken == "time limit", help=TERMS["time_limit"])
@@ -102,6 +107,7 @@ def form() -> Settings:
         "policy": policy,
         "audit": audit,
         "probe": probe,
+        "trace": trace,
         "calibration": None if calibration == NONE else calibration,
         "budget": limit,
         "domain": domain,
@@ -146,24 +152,7 @@ def form() -> Settings:
 
 
 def _select(label: str, options: Any, key: str, **look: Any) -> Any:
-    """A choice, and a note where the address that the page was opened with names one that is not there."""
-    memory = f"absent-{key}"
-    if key not in st.session_state:
-        wanted = st.query_params.get(key)
-        st.session_state[memory] = None if wanted in options else wanted
-    chosen = st.selectbox(
-        label,
-        options,
-        key=key,
-        bind="query-params",
-        on_change=st.session_state.pop,
-        args=(memory, None),
-        **look,
-    )
-    absent = st.session_state.get(memory)
-    if absent is not None:
-        states.note(f"{label} {absent[:80]} is not here; {chosen} is taken instead.")
-    return chosen
+    return st.selectbox(label, options, key=key, bind="query-params", **look)
 
 
 def _text(label: str, key: str, varied: bool = False, placeholder: str = "none", **look: Any) -> str | None:

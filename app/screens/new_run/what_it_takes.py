@@ -97,7 +97,8 @@ def time(
         )
     return (
         "no estimate yet",
-        "No job with this model and audit has run on this device: the first one measures it.",
+        "None like this, of this model and audit, has run on this device: analyse it, or first a short part, "
+        "and the next ones have an estimate.",
     )
 
 

@@ -12,7 +12,7 @@ import streamlit as st
 
 from routesparse.app.screens.results import figures
 from routesparse.app.screens.results.files import Offered, method_rows, offered
-from routesparse.app.shell import switch, view
+from routesparse.app.shell import address, switch, view
 from routesparse.app.ui import design, elements, exports, numbers, plot, states
 from routesparse.engine.results import answers, report, tables, wording
 from routesparse.engine.results.evaluations import MethodRow
@@ -21,6 +21,7 @@ EVALUATE = f"{states.PROGRAM} evaluate ruler --tasks niah_single_1,vt --lengths 
 SCORE_AGAIN = f"{states.PROGRAM} evaluate SUITE --stage score"
 
 
+@address.names("set length")
 def render() -> None:
     """Draw the page."""
     st.html('<div class="rs-title">Results</div>')
@@ -66,8 +67,6 @@ def _chosen(found: list[Offered]) -> Offered:
     """The evaluation that the address names, else the first; of an older table it is said that there is a newer one."""
     by_key = {one.key: one for one in found}
     key = switch.chosen("set", by_key)
-    if st.query_params.get("set", key) != key:
-        states.note(f"There is no evaluation {st.query_params['set'][:40]!r} here: another one is shown.")
     if len(by_key) > 1:
         st.session_state["set-choice"] = key
         st.selectbox(
@@ -101,8 +100,6 @@ def _length(chosen: Offered) -> int | None:
     if not lengths:
         return None
     value = switch.chosen("length", [str(length) for length in lengths])
-    if (asked := st.query_params.get("length", value)) != value:
-        states.note(f"There is no length {asked[:20]!r} here: another one is shown.")
     if len(lengths) > 1:
         options = {str(length): f"{length:,} tokens" for length in sorted(lengths)}
         switch.buttons("length", options, value)

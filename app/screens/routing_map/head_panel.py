@@ -78,7 +78,7 @@ def _conformal(choice: pd.Series, run: RunRow) -> tuple[str, ...]:
     if not numbers.is_missing(claim):
         certified, verdict = numbers.bound(claim), drift_note.html(run)
         if not numbers.is_missing(truth):
-            audited = f"g* {numbers.mass(truth)}"
+            audited = numbers.mass(truth)
             verdict += "holds" if truth >= claim else _BAD.format("fails")
     return "as on prompts of the calibration", "conformal", certified, "–", audited, verdict
 

@@ -12,7 +12,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.screens.routing_map import head_order
-from routesparse.app.shell import switch, view
+from routesparse.app.shell import address, switch, view
 from routesparse.app.ui import design, elements, exports, numbers, plot
 from routesparse.app.unit.shapes import COLUMNS
 from routesparse.engine.method.shape import PARTS
@@ -72,10 +72,13 @@ def offered(choices: pd.DataFrame) -> dict[str, str]:
 def _box(text: str) -> tuple[float, float, float, float] | None:
     try:
         x0, x1, y0, y1 = map(float, text.split(","))
+        ends = (*sorted((x0, x1)), *sorted((y0, y1)))
     except ValueError:
-        return None
-    ends = (*sorted((x0, x1)), *sorted((y0, y1)))
-    return ends if all(map(math.isfinite, ends)) else None  # type: ignore[return-value]
+        ends = (math.nan,) * 4
+    if all(map(math.isfinite, ends)):
+        return ends  # type: ignore[return-value]
+    address.absent("brush", text)
+    return None
 
 
 def card(store: OwnerView, run: RunRow, choices: pd.DataFrame, brush: Brush, picked: tuple[int, int]) -> None:

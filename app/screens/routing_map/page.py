@@ -13,7 +13,7 @@ from routesparse.app.screens.routing_map import (
     head_scatter,
     map_figure,
 )
-from routesparse.app.shell import navigate, run_header, switch, view
+from routesparse.app.shell import address, navigate, run_header, switch, view
 from routesparse.app.shell.access import access
 from routesparse.app.shell.view import LENSES, METRICS, View
 from routesparse.app.ui import browser_part, design, elements, exports, glossary, numbers, states
@@ -27,7 +27,7 @@ _map = browser_part.component(__file__, "map")  # one SVG, which reports clicks 
 # Of the figures at the top.
 _TERMS = {
     "Predicted loss": "loss",
-    "Causal area kept": "kept",
+    "Causal area kept": "density",
     "Prefill": "speedup",
     "Dense by fallback": "fallback",
     "Mass not certified": "uncertified",
@@ -36,6 +36,7 @@ _TERMS = {
 }
 
 
+@address.names("run layer head segment batch tour metric order x y brush over mask zoom row candidates")
 def render() -> None:
     """Draw the page."""
     store = access().store
@@ -46,8 +47,6 @@ def render() -> None:
     choices = queries.choices(store, run.run_id, shown.segment, shown.batch_index)
     named = None if shown.layer is None or shown.head is None else (shown.layer, shown.head)
     run_header.header(store, run, "Routing map", named)
-    if absent := view.missing(run):
-        states.note(absent)
     if choices.empty:
         below = [
             f"{run.tokens:,} tokens are below break-even, the length from which routing is predicted to pay: dense "
@@ -74,7 +73,8 @@ def render() -> None:
     # Of lost decisions nobody knows whether they were certified.
     is_whole = int(layers["units"].sum()) >= run.units
     missed = int(layers["uncertified"].sum()) if is_whole else None
-    told = run_figures.figures(run, missed, int(layers["layer_uncertified"].sum()))
+    density = float(layers["body_density"].sum() / run.units) if is_whole else None
+    told = run_figures.figures(run, density, missed, int(layers["layer_uncertified"].sum()))
     st.html(elements.boxes_html([(*box, _TERMS[box[0]]) for box in told]))
     left, right = st.columns([1.75, 1], gap="small")
     brush = head_scatter.read(choices)

@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.screens.runs import run_table
-from routesparse.app.shell import switch, verdict_bar
+from routesparse.app.shell import address, switch, verdict_bar
 from routesparse.engine.store import queries
 from routesparse.engine.verdict import LEVELS, WARNINGS, Verdict
 
@@ -33,6 +33,8 @@ def row(values: dict[str, list[str]]) -> queries.RunFilter:
         chosen: dict[str, tuple[str, ...]] = {}
         for name, label in _FILTERS.items():
             few = len(values[name]) < (1 if name == "tag" else 2)
+            if few and (wanted := st.query_params.get(name, "")) not in values[name]:
+                address.absent(name, wanted)
             chosen[name] = () if few else switch.several(name, label, values[name])
         served = queries.SOURCES[1] in values["source"]
         for name, label in _SERVED.items():
@@ -71,7 +73,9 @@ def shape() -> tuple[list[str], bool]:
     """Which columns are shown, and whether the runs of one prompt stand together."""
     with st.popover("Columns", help="Which columns the table has; the address keeps them"):
         names = {name: label for name, label in run_table.LABELS.items() if name != "prompt"}
-        wanted = [name for name in st.query_params.get("columns", "").split(",") if name in names]
+        asked = [name for name in st.query_params.get("columns", "").split(",") if name]
+        wanted = [name for name in asked if name in names]
+        address.absent("columns", ", ".join(name for name in asked if name not in names))
         chosen = wanted or list(run_table.SHOWN)
         switch.many("columns", "Columns", list(names), chosen, format_func=names.__getitem__, width=420)
     grouped = st.toggle(

@@ -201,7 +201,12 @@ def _facts(queue: JobQueue, job: Job, request: Request, past: Estimate | None) -
         told = f"{numbers.span(past.low_s, past.high_s)}, from {numbers.several(past.jobs, 'earlier job')}"
         found.append(("estimate", told))
     elif not job.ended:
-        found.append(("estimate", "no estimate yet: the first job measures this machine"))
+        found.append(
+            (
+                "estimate",
+                "no estimate yet: none like it has ended on this device; this one’s time will be the first",
+            )
+        )
     if job.state == "running":
         seen = next((worker.seen_at for worker in queue.workers() if worker.id == job.worker), None)
         ago = "not known" if seen is None else f"{numbers.duration(max(0.0, queue.now() - seen))} ago"

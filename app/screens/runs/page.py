@@ -11,7 +11,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.screens.runs import certificates_card, filters, jobs, label_form, run_table, trash_card
-from routesparse.app.shell import boundary, navigate, new_run_address, run_header
+from routesparse.app.shell import address, boundary, navigate, new_run_address, run_header
 from routesparse.app.shell.access import Access, access
 from routesparse.app.ui import elements, exports, numbers, states, tables
 from routesparse.engine.export.plain_text import visible
@@ -27,6 +27,7 @@ _WHAT = (
 )
 
 
+@address.names("job q domain model device policy tag source day level reason columns grouped")
 def render() -> None:
     """Draw the page."""
     opened = access()

@@ -7,6 +7,7 @@ from html import escape
 
 import streamlit as st
 
+from routesparse.app.shell import address
 from routesparse.app.ui import elements, glossary, tables
 from routesparse.app.ui.glossary import TERMS
 
@@ -47,9 +48,12 @@ EQUATIONS = (
 _EQUATION = re.compile(r"\(.*?equation (\d)")
 
 
+@address.names("term")
 def render() -> None:
     """Draw the page; ``term`` in the address is marked and comes first."""
-    wanted = st.query_params.get("term")
+    wanted = st.query_params.get("term", "")
+    if wanted not in TERMS:
+        address.absent("term", wanted)
     st.html(
         '<div class="rs-title">Terms</div><div class="rs-sub">What the words and letters of these pages mean, and '
         "where the paper defines them; “ours” marks what is not in the paper.</div>"

@@ -55,7 +55,7 @@ def occurrence_list(
     shares: BlockShares | None,
     limit: float,
 ) -> None:
-    """One row per occurrence with its surroundings and how many heads dropped it; a click shows it in the text."""
+    """One row per occurrence with its surroundings and how many heads read it little; a click shows it in the text."""
     rows: dict[str, Any] = {"token": [_token(words, int(start), run.block_k) for start in found.spans[:, 0]]}
     if shares is not None:
         per_part = selection.part_shares(shares, parts)
@@ -82,7 +82,10 @@ def occurrence_list(
                 # Together they fit a window of 1,024 pixels.
                 "token": st.column_config.NumberColumn("Token", format="localized", width=62),
                 "dropped_by": st.column_config.NumberColumn(
-                    "Dropped", format="localized", width=66, help=f"By heads, of {run.layers * run.heads:,}"
+                    "Little read",
+                    format="localized",
+                    width=66,
+                    help=f"By heads, of {run.layers * run.heads:,}",
                 ),
                 "read_by": st.column_config.NumberColumn(
                     "Read", format="%.1f %%", width=60, help="By later rows, mean over heads"
@@ -91,9 +94,9 @@ def occurrence_list(
             },
         )
         elements.note(
-            "Click a row to show it in the text and its readers alone. Dropped: fewer than "
-            f"{100 * limit:g} % of later rows read its key blocks. Read: by later rows, mean over heads. An occurrence "
-            f"counts for all of the key blocks of {run.block_k} tokens that it lies in."
+            "Click a row to show it in the text and its readers alone. Little read: by fewer "
+            f"than {100 * limit:g} % of later rows. Read: by later rows, mean over heads. An occurrence counts for all "
+            f"of the key blocks of {run.block_k} tokens that it lies in."
         )
 
 

@@ -41,7 +41,7 @@ class Shade:
     lost: np.ndarray | None
     pool: int
     is_loss: bool
-    below: float  # of reads, from which a head counts as having dropped the cell
+    below: float  # of reads, below which a head counts as reading the cell little
     most: float = 1.0  # what full colour stands for
 
 
@@ -152,13 +152,13 @@ def legend(theme: design.Theme, shade: Shade, has_lines: bool = False) -> str:
         f'<span><i style="background:{palette[0][0]};border:1px solid {theme.line}"></i>{ends[0]}</span>',
         f'<span><i style="background:{palette[-1][0]}"></i>{ends[1]}</span>',
         f'<span><i style="background:{theme.null}"></i>not measured, or only the dense tail comes after it</span>',
-        f'<span><u style="text-decoration-style:dotted;margin-right:5px">text</u>dropped: read by fewer than '
+        f'<span><u style="text-decoration-style:dotted;margin-right:5px">text</u>little read: by fewer than '
         f"{100 * shade.below:g} % of later rows</span>",
     ]
     if has_lines:
         items += [
             f'<span><b style="color:{theme.accent}">━</b>&nbsp;read at the framed token, wider: more attention</span>',
-            f'<span><b style="color:{theme.warn}">╍</b>&nbsp;dropped there</span>',
+            f'<span><b style="color:{theme.warn}">╍</b>&nbsp;most of it not read there</span>',
         ]
     return f'<div class="rs-legend">{"".join(items)}</div>'
 

@@ -128,7 +128,7 @@ def _cells(run: str, shown: Shown, words: Words | None, line: token_lines.Line) 
             words.text[start : words.span_of_token(line.first + line.tokens - 1, size)[1]][:_LONGEST], " "
         )
     return (
-        '<span class="rs-warn">dropped</span>' if line.is_dropped else "read",
+        f'<span class="rs-warn">{line.fate}</span>' if line.is_dropped else line.fate,
         numbers.share(line.share, 2),
         f'<a href="{escape(address)}" target="_self">{place}</a>',
         f"<code><bdi>{escape(passage)}</bdi></code>",

@@ -11,10 +11,11 @@ import streamlit as st
 from routesparse.app.screens.text import find, find_card, lens, lines_card, selection, side
 from routesparse.app.screens.text.selection import BELOW, CLICKS, SCOPES, SHADES, Shown
 from routesparse.app.screens.text.token_lines import Lines
-from routesparse.app.shell import boundary, navigate, run_header, switch, view
+from routesparse.app.shell import address, boundary, navigate, run_header, switch, view
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design, elements, exports, states
 from routesparse.app.unit import row_words
+from routesparse.engine.errors import InputError
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries, word_queries
 from routesparse.engine.store.block_shares import BlockShares, block_shares
@@ -24,6 +25,7 @@ from routesparse.engine.store.word_queries import Words
 _WORST = 4
 
 
+@address.names("run layer head segment batch tour row at find scope shade below click")
 def render() -> None:
     """Draw the page."""
     store = access().store
@@ -34,8 +36,6 @@ def render() -> None:
     worst = word_queries.worst_rows(store, run.run_id, batch_index, _WORST)
     at = _picked(store, run, worst, batch_index)
     run_header.header(store, run, "Text" if at is None else f"Text: layer {at[0]}, head {at[1]}", at)
-    if absent := view.missing(run):
-        states.note(absent)
     if at is None:
         states.undecided(
             run.routed,
@@ -46,7 +46,11 @@ def render() -> None:
         )
         return
     segment = view.number("segment", run.segments) if run.segments > 1 else None
-    shares = block_shares(store, run.run_id, segment, batch_index)
+    try:
+        shares = block_shares(store, run.run_id, segment, batch_index)
+    except InputError as error:
+        states.field_error(f"{error}.")
+        shares = None
     shades = list(SHADES) if shares is not None and shares.lost is not None else ["reads"]
     shown = Shown(
         run,
@@ -96,7 +100,8 @@ def _missing(store: OwnerView, run: RunRow, shares: BlockShares | None, words: W
         lines.append(row_words.NO_TEXT)
     if shares is None:
         lines.append(
-            "What its heads read of each key block was not recorded. Analyse the prompt again with audit “rows”."
+            "What its heads read of each key block was not recorded, or is damaged. Analyse the prompt again with "
+            "audit “rows”."
         )
     elif shares.source == "probe" and run.sparse_units:
         why = "It was not audited" if run.audit_depth == "none" else "It was audited before this page existed"

@@ -8,6 +8,7 @@ import numpy as np
 import streamlit as st
 
 from routesparse.app.screens.text import find
+from routesparse.app.shell import address
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store.block_shares import BlockShares
 from routesparse.engine.store.word_queries import Words
@@ -15,7 +16,7 @@ from routesparse.engine.store.word_queries import Words
 SCOPES = {"head": "This head", "layer": "This layer", "all": "All heads"}
 SHADES = {"reads": "What later rows read", "lost": "Attention lost"}
 CLICKS = {"who": "Click: who reads it", "reads": "Click: what it reads"}
-# Per cent of later rows: a head that fewer read a passage by has dropped it.
+# Per cent of later rows: a head by which fewer read a passage reads it little.
 BELOW = {"50": "< 50 %", "10": "< 10 %", "1": "< 1 %"}
 
 Parts = list[tuple[int, int]]  # first and last KV block of each part
@@ -24,7 +25,7 @@ Parts = list[tuple[int, int]]  # first and last KV block of each part
 @dataclass(frozen=True)
 class Shown:
     """What the page is about. at: (layer, head); segment None: the rows of all segments; row: a token; below: the share
-    of later rows below which a head has dropped a passage."""
+    of later rows below which a head reads a passage little."""
 
     run: RunRow
     at: tuple[int, int]
@@ -64,12 +65,14 @@ def _mean(total: np.ndarray, count: np.ndarray) -> np.ndarray:
 
 def passage(blocks: int) -> tuple[int, int] | None:
     """The KV blocks that the address names, ``at=first-last``, within the prompt's ``blocks``; None for none."""
-    first, _, last = st.query_params.get("at", "").partition("-")
-    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in (first, last)):
-        return None
-    if not int(first) <= int(last) or int(first) >= blocks:
-        return None
-    return int(first), min(int(last), blocks - 1)
+    text = st.query_params.get("at", "")
+    first, _, last = text.partition("-")
+    if all(part.isascii() and part.isdigit() and len(part) < 10 for part in (first, last)) and (
+        int(first) <= int(last) and int(first) < blocks
+    ):
+        return int(first), min(int(last), blocks - 1)
+    address.absent("at", text, f"the prompt has blocks 0 to {blocks - 1:,}")
+    return None
 
 
 def occurrences(found: find.Found, words: Words) -> Parts:

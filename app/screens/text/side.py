@@ -54,13 +54,13 @@ def heads_card(shown: Shown, shares: BlockShares | None, found: find.Found, part
         st.html(f'<div class="rs-h">{title}{glossary.mark("dropped") if parts else ""}</div>')
         if parts:
             verdict = (
-                f"dropped by {int(dropped.sum()):,} of {numbers.several(known, 'head')}"
+                f"little read by {int(dropped.sum()):,} of {numbers.several(known, 'head')}"
                 f"{_singly(per_part, shown.below)}"
                 if known
                 else "only the dense tail comes after it, which reads everything in every head"
             )
             st.html(f'<div class="rs-dropped" role="status">{verdict}</div>')
-            elements.note("Dropped: read by this share of later rows")
+            elements.note("Little read: by this share of later rows")
             switch.buttons("below", BELOW, f"{100 * shown.below:g}")
         peak = float(np.nanmax(values, initial=0)) or 1.0
         drawn = _drawing(shown, values, dropped, note, peak if is_loss else None)
@@ -77,14 +77,14 @@ def heads_card(shown: Shown, shares: BlockShares | None, found: find.Found, part
                 "layer": layers.ravel(),
                 "head": columns.ravel(),
                 "attention_lost" if is_loss else "read_by_later_rows": values.ravel(),
-                "dropped": dropped.ravel(),
+                "little_read": dropped.ravel(),
             }
         )
         exports.chart_foot(
             f"heads-{queries.label(shown.run.run_id)}",
             f"n = {known:,} heads · {note}, %"
             + (
-                f", {numbers.several(len(parts), 'part')} · slash: dropped, below {100 * shown.below:g} %"
+                f", {numbers.several(len(parts), 'part')} · slash: little read, below {100 * shown.below:g} %"
                 if parts
                 else ""
             )
@@ -134,9 +134,9 @@ def _named(shown: Shown, found: find.Found, parts: selection.Parts) -> str:
 
 
 def _singly(per_part: np.ndarray, below: float) -> str:
-    """Behind a count that is about the mean of several parts: how many heads dropped a single one.
+    """Behind a count that is about the mean of several parts: how many heads read a single one little.
 
-    A head that drops one part may read the others, so the mean is the milder figure.
+    A head that reads one part little may read the others, so the mean is the milder figure.
     """
     if per_part.shape[-1] < 2:
         return ""
@@ -148,7 +148,7 @@ def _singly(per_part: np.ndarray, below: float) -> str:
 
 def worst_card(shown: Shown, worst: pd.DataFrame, words: Words | None) -> None:
     """The audited rows of the run whose output is farthest off, in words, each with what it lost most on."""
-    with elements.card("worst", "Worst audited rows of this run, and the words they dropped"):
+    with elements.card("worst", "Worst audited rows of this run, and the words they lost"):
         if worst.empty:
             told = (
                 "Not recorded: the run is older than this list. Analyse the prompt again with audit “rows”."

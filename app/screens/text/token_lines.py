@@ -33,6 +33,18 @@ class Line:
         """Whether most of it was not read."""
         return self.dropped > self.share / 2
 
+    @property
+    def fate(self) -> str:
+        """In words: "read", "dropped", or how much of it was read, as where some of several heads did."""
+        unread = self.dropped / (self.share or 1.0)
+        return (
+            "read"
+            if unread < 1e-6
+            else "dropped"
+            if unread > 1 - 1e-6
+            else f"{numbers.share(1 - unread, 0)} read"
+        )
+
 
 @dataclass(frozen=True)
 class Lines:

@@ -18,7 +18,7 @@ from routesparse.app.screens.trust import (
     output_claim,
     worst_heads,
 )
-from routesparse.app.shell import navigate, scope, view
+from routesparse.app.shell import address, navigate, scope, view
 from routesparse.app.shell.access import access
 from routesparse.app.shell.scope import Scope
 from routesparse.app.ui import design, elements, exports, numbers, plot, states
@@ -31,6 +31,7 @@ from routesparse.engine.store.owner_view import OwnerView
 MOST_UNITS = 20_000
 
 
+@address.names("run layer head segment batch tour scope domain details claim by metric")
 def render() -> None:
     """Draw the page of the run or of the certificate that the address names."""
     navigate.restore("trust")

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from routesparse.app.screens.domains import beforehand, figures, heads, own, words
@@ -100,13 +102,19 @@ def test_a_run_that_is_not_there_or_alone_is_told(put, open_page):
     assert "No other domain was run with the settings" in open_page("domains", of="0003bbbb").told
 
 
-def test_a_bundle_that_can_t_be_read_is_named(put, home, open_page):
+@pytest.mark.parametrize(("whole", "lost"), [(False, 1), (True, 16)])
+def test_heads_whose_probe_can_t_be_read_are_counted_and_the_rest_compared(put, home, open_page, whole, lost):
     run_id = put(1, "prose")
     put(2, "code")
     access().look_into_spool()
-    (home / "bundles" / run_id / "probe.parquet").write_bytes(b"no parquet")
+    file = home / "bundles" / run_id / "probe.parquet"
+    rows = pq.read_table(file).to_pylist()
+    next(one for one in rows if one["segment"] == 0)["mass"] = b"cut"
+    pq.write_table(pa.Table.from_pylist(rows, pq.read_schema(file)), file)
+    if whole:
+        file.write_bytes(b"no parquet")
     html = open_page("domains").told
-    assert "These runs can’t be compared" in html and run_id in html and "copy the bundle again" in html
+    assert f"Left out of the shapes: {lost} of 32 heads of all prompts" in html and "an anecdote" in html
 
 
 def test_own_texts_are_named_by_their_folders_and_queued_together(demo_home, open_page, queue):

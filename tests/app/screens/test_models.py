@@ -142,7 +142,7 @@ def test_a_profile_must_be_of_the_worker_s_device(tiny):
     assert states_of(tiny, [CPU])["Latency profile"][0] == "ok"
     other = states_of(tiny, [CPU, Device("A GPU", True, 8 << 30)])["Latency profile"]
     assert other[0] == "missing" and "on A GPU" in other[1]
-    assert "no worker says" in states_of(tiny, [])["Latency profile"][1]
+    assert "whether a worker has it is not known" in states_of(tiny, [])["Latency profile"][1]
     next(paths.profiles().glob("*.json")).write_text("{")
     assert "The first job measures a new one" in states_of(tiny)["Latency profile"][1]
 

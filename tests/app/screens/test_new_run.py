@@ -82,6 +82,8 @@ def test_settings_come_from_the_address(demo_home, open_page, queue, went):
         ({"segment": "1000"}, "use a multiple of 128"),
         ({"break_even": "1000000000"}, "Break-even is 1000000000, it must be a whole number"),
         ({"break_even": "-128"}, "Break-even is -128, it must be a whole number"),
+        ({"trace": "last"}, "names no tokens; pass at most 16 numbers"),
+        ({"trace": "3,999999"}, "Trace names token 999,999; the prompt has 0 to"),
     ],
 )
 def test_wrong_settings_are_explained_in_the_engines_words_and_mended_by_a_button(
@@ -179,12 +181,12 @@ YARN = '{"rope_type": "yarn", "factor": 4.0}'
 
 
 def test_a_scaling_reaches_the_job_and_lengthens_what_the_model_reads(demo_home, open_page, queue, went):
-    page = paste(open_page("new_run", source="Paste", rope=YARN, calibration="none"))
+    page = paste(open_page("new_run", source="Paste", rope=YARN, calibration="none", trace="5,3"))
     assert not page.exception and "524,288" in page.told
     page.button(key="submit").click().run()
     asked = RunRequest.from_json(queue.jobs()[0].request_json)
     assert json.loads(asked.rope) == {"rope_type": "yarn", "factor": 4.0}
-    assert asked.scaling.text == asked.rope
+    assert asked.scaling.text == asked.rope and asked.trace == "5,3"
     again = {name: str(value) for name, value in new_run_address.of_request(asked).items()}
     page = paste(open_page("new_run", source="Paste", **again))
     page.button(key="submit").click().run()
@@ -393,7 +395,7 @@ def test_only_the_bundled_model_and_those_in_the_models_folder_are_offered(demo_
     page = paste(open_page("new_run", source="Paste", with_model="/etc"))
     box = page.selectbox(key="with_model")
     assert box.options == ["demo", "copy"] and box.value == "demo"
-    absent = "Model /etc is not here; demo is taken instead."
+    absent = "so something else is shown: with_model /etc."
     assert absent in page.told
     page.selectbox(key="audit").select("full").run()
     assert absent in page.told

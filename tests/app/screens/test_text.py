@@ -99,6 +99,7 @@ def test_a_traced_token_is_shown_key_by_key_for_one_head_or_all_also_by_another_
     lines = token_lines.of_traced(rows, 900, "all heads").drawn
     assert [(line.first, round(line.share, 6)) for line in lines] == [(3, 0.4), (5, 0.2)]
     assert lines[1].dropped == pytest.approx(0.2 / 16)
+    assert [line.fate for line in lines] == ["read", "94 % read"], "no word for what was read in part"
 
 
 def test_any_token_of_a_kept_prompt_is_traced_by_a_job_under_the_same_settings(filled, record, open_page):
@@ -118,7 +119,7 @@ def test_a_phrase_is_counted_and_its_link_says_where_not_what(filled, record, op
     assert page.query_params["find"] == f"{starts[0]}-12"
     html = page.told
     assert "Who still reads" in html and f"({len(starts)} occurrence" in html
-    told = re.search(r"dropped by (\d+) of 16 heads", html)
+    told = re.search(r"little read by (\d+) of 16 heads", html)
     assert told
     table = page.dataframe[0].value
     assert len(table) == len(starts) and table["dropped_by"].between(0, 16).all()
@@ -130,9 +131,9 @@ def test_a_phrase_is_counted_and_its_link_says_where_not_what(filled, record, op
 
     linked = open_page("text", run=RUN, find=f"{starts[0]}-12")
     assert linked.text_input(key="find-phrase").value == "code of Oslo"
-    assert f"dropped by {told[1]} of 16 heads" in linked.told
+    assert f"little read by {told[1]} of 16 heads" in linked.told
     all_heads = open_page("text", run=RUN, find=f"{starts[0]}-12", below="1")
-    assert int(re.search(r"dropped by (\d+) of 16", all_heads.told)[1]) <= int(told[1])
+    assert int(re.search(r"little read by (\d+) of 16", all_heads.told)[1]) <= int(told[1])
 
 
 def test_what_can_t_be_searched_is_said(filled, open_page):
@@ -159,7 +160,7 @@ def test_a_run_from_before_says_so_and_what_to_do(home, record, open_page):
     html = page.told
     assert "audited before this page existed" in html and "with audit “rows”" in html
     assert "Not recorded: the run is older" in html
-    assert re.search(r"dropped by \d+ of 16 heads", html)
+    assert re.search(r"little read by \d+ of 16 heads", html)
 
 
 def test_a_run_that_was_not_audited_says_so(home, factory, open_page):
@@ -182,7 +183,7 @@ def test_a_run_of_dense_heads_has_nothing_to_lose(home, record, open_page):
         replace(record, run=run, choices=choices, audits=(), worst_rows=(), block_reads=()), home / "spool"
     )
     html = open_page("text", run=RUN, at="3-3").told
-    assert "dropped by 0 of 16 heads" in html and "there is nothing to lose" in html
+    assert "little read by 0 of 16 heads" in html and "there is nothing to lose" in html
     assert "Analyse the prompt again" not in html
 
 

@@ -259,7 +259,7 @@ def test_nothing_fell_back_is_one_line_with_how_near_it_was(home, record, open_p
     )
     bundle.write_bundle(replace(record, fallbacks=(), choices=choices), home / "spool")
     page = open_page("trust", run=RUN)
-    told = "Nothing fell back: every certificate reached its τ, the nearest with 0.012 to spare."
+    told = "Nothing fell back: every certificate reached its τ 0.90; the nearest had 0.012 to spare."
     assert told in page.told and not page.dataframe
 
 

@@ -44,7 +44,7 @@ def runs(home, record, factory):
 def test_every_page_about_a_run_says_whether_it_is_safe(runs, open_page, page):
     missed, units = len(runs.uncertified), runs.run.units
     bad = open_page(page, run=RED).told
-    told = f"{missed} of {units} units have a bound on kept mass below τ: do not trust this run."
+    told = f"{missed} of {units} units have a bound on kept mass below τ 0.9: do not trust this run."
     assert f"<b>Not safe.</b> {told}" in bad
     assert 'class="rs-verdict red"' in bad
     good = open_page(page, run=GREEN).told

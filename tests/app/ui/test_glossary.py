@@ -27,6 +27,6 @@ def test_the_page_lists_all_terms_and_a_wanted_one_first_with_its_equation(home,
     page = open_page("terms", term=term)
     assert not page.exception
     html = " ".join(str(element.proto.body) for element in page.get("html"))
-    assert html.count("<tr") == len(TERMS) and "no such" not in html
+    assert html.count("<tr") == len(TERMS) and "no such <b>" not in html
     assert html.count("α u + β e") == (4 if term == "risk" else 2), "and its own card: the term, its equation"
     assert html.count('<tr class="pick">') == (term == "risk")

@@ -22,6 +22,9 @@ CHANGES = {
     "drift": lambda made: replace(made, run=replace(made.run, drift_alarm=True)),
     "another token": lambda made: replace(made, run=replace(made.run, top1_agreement=0.0, kl_nats=1.5)),
     "not compared": lambda made: replace(made, run=replace(made.run, top1_agreement=None, kl_nats=None)),
+    "text parts early": lambda made: replace(
+        made, continuations=tuple(replace(row, tokens=24) for row in made.continuations)
+    ),
     "loss not predicted": lambda made: replace(
         made, run=replace(made.run, loss_nats=None, loss_bound=None, loss_fit=None, loss_alarm=None)
     ),

@@ -1,0 +1,57 @@
+"""What an address names and a page does not have is told in one line, and the page stays usable. No GPU, no browser."""
+
+import importlib
+import re
+
+import pytest
+
+from tests.app.conftest import REPOSITORY
+
+SCREENS = REPOSITORY / "app" / "screens"
+RUN = "d4e5b678"
+PAGES = sorted(place.parent.name for place in SCREENS.glob("*/page.py"))
+READ = re.compile(
+    r'(?:query_params(?:\.get\(|\[)|switch\.(?:chosen|field|buttons|several|many)\(\s*|view\.number\(|names\()"(\w+)"'
+)
+
+
+@pytest.mark.parametrize(
+    ("page", "query", "told"),
+    [
+        ("new_run", {"model": "xyz"}, "model xyz (this page knows no model)"),
+        ("new_run", {"tau": "abc", "source": "Nowhere"}, "tau abc, source Nowhere"),
+        ("compare", {"run": "xyz"}, "run xyz (this page knows no run)"),
+        ("text", {"run": RUN, "row": "999999"}, "row 999999 (it has 0 to 4,095)"),
+        ("text", {"run": RUN, "at": "7-3"}, "at 7-3"),
+        ("routing_map", {"metric": "<b>", "zoom": "1", "tour": "9"}, "metric &lt;b&gt;"),
+        ("runs", {"level": "foo", "columns": "kl,drop", "model": "gone"}, "columns drop"),
+        ("trust", {"scope": "mine", "details": "7"}, "scope mine"),
+        ("terms", {"term": "zz"}, "term zz"),
+    ],
+)
+def test_what_the_address_names_in_vain_is_told(filled, open_page, page, query, told):
+    html = open_page(page, **query).told
+    assert told in html.split("Not here, so something else is shown: ")[1]
+
+
+@pytest.mark.parametrize(
+    ("page", "query"),
+    [
+        ("new_run", {"with_model": "demo", "audit": "rows", "tau": "0.9", "keep_text": "true"}),
+        ("runs", {"level": "Not safe", "q": "abc", "columns": "kl,loss"}),
+        (
+            "routing_map",
+            {"run": RUN, "layer": "1", "head": "2", "metric": "density", "mask": "none", "x": "density"},
+        ),
+        ("trust", {"scope": "all", "details": "true", "claim": "row"}),
+        ("text", {"run": RUN, "row": "4000", "at": "3-7", "click": "reads"}),
+    ],
+)
+def test_a_link_of_ours_is_silent(filled, open_page, page, query):
+    assert "Not here" not in open_page(page, **query).told
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_knows_every_name_that_it_reads(page):
+    read = {name for file in (SCREENS / page).glob("*.py") for name in READ.findall(file.read_text("utf-8"))}
+    assert read <= importlib.import_module(f"routesparse.app.screens.{page}.page").render.known
