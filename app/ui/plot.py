@@ -154,6 +154,20 @@ def label(
     return {"kind": "label", **place, "text": text, "color": color, "strong": strong}
 
 
+def beside(
+    points: Sequence[tuple[float, float, str]],
+    color: str,
+    lines: Sequence[Sequence[tuple[float, float]]] = (),
+    strong: bool = False,
+) -> Mark:
+    """A name (x, y, name) for each point that has room, those named first choose first. lines: what is drawn between
+    places of the axes, which names avoid."""
+    x, y, names = zip(*points, strict=True) if points else ((), (), ())
+    strokes = [[short(place) for place in line] for line in lines]
+    return {"kind": "names", **_placed({"x": short(x), "y": short(y), "texts": names}, list(zip(x, y, strict=True))),
+            "color": color, "lines": strokes, "strong": strong}
+
+
 def cells(
     values: np.ndarray, box: tuple[float, float, float, float], colors: list[str], hover: str, rows: list[str]
 ) -> Mark:

@@ -98,7 +98,8 @@ def sides_html(sides: Sides, rows: pd.DataFrame, times: Mapping[str, str]) -> st
     void = [] if rows["conformal_at_tau"].notna().any() else ["conformal"]
     void += [] if rows["loss_nats"].notna().any() else ["loss, nats"]
     shown = [name for name in _COLUMNS if name not in (*same, *void)]
-    lines = [[made[name] for name in shown] for made in cells]
+    # Named one by one too, for a phone's window, which has no room for a row of headings.
+    lines = [[made[name].replace("<td", f'<td data-of="{name}"', 1) for name in shown] for made in cells]
     told = {name: cells[0][name].partition(">")[2].removesuffix("</td>") for name in same}
     alike = " · ".join(f"{name} {value}" for name, value in told.items() if value != "–")
     note = f'<div class="rs-note">The same for all: {alike}</div>' if alike else ""

@@ -16,7 +16,7 @@ from routesparse.app.screens.routing_map import (
 from routesparse.app.shell import navigate, run_header, switch, view
 from routesparse.app.shell.access import access
 from routesparse.app.shell.view import LENSES, METRICS, View
-from routesparse.app.ui import browser_part, design, elements, exports, glossary, numbers, states
+from routesparse.app.ui import browser_part, design, elements, exports, glossary, numbers, reason_words, states
 from routesparse.app.unit import cards, shapes
 from routesparse.engine.export import run_figures
 from routesparse.engine.rows import RunRow
@@ -154,7 +154,9 @@ def _map_card(
                 f"(must reach {numbers.threshold(run.tau_layer)}; ↑: levels that the layer climbed for it; "
                 f"–: all dense{'; red: ran uncertified' if layers['layer_uncertified'].any() else ''})</div>"
             )
-        moved = {"picked": list(picked), "brushed": brush.cells(choices, run.heads)}
+        here = choices.loc[(choices["layer"] == picked[0]) & (choices["head"] == picked[1]), "reason"]
+        why = "".join(map(reason_words.shown, here))
+        moved = {"picked": list(picked), "brushed": brush.cells(choices, run.heads), "why": why}
         _map(key="map", data={**drawing, **moved}, on_picked_change=_take_click)
         st.html(map_figure.legend(choices, cells, metric, theme))
         if metric == "shape":
