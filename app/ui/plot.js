@@ -4,11 +4,8 @@
 
 const LETTER = 5.7, RIGHT = 12, TICKS = 22, TITLE = 16, NEAR = 14, DRAG = 5, FLAT = 20, AGAIN_MS = 280, NARROW = 480;
 const CLIPPED = /cells|cover|line|whiskers/; // what may reach beyond the axes
-const px = (value) => Math.round(value * 10) / 10;
-const escape = (text) => String(text).replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
 const of = (value, i) => (Array.isArray(value) ? value[i] : value);
 const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
-const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
 
 function scale({ range, log }, from, to) {
   const at = log ? Math.log10 : (value) => value, [low, high] = range.map(at);
@@ -236,15 +233,9 @@ function words(root, data, item) {
   return hover.replace(/\{(\d+)\}/g, (_, place) => told[place]) + (item.row === undefined ? "" : covered(root, item));
 }
 
-function tell(root, data, item, x, y) {
-  const tip = root.querySelector(".tip");
-  tip.hidden = !item;
+function hover(root, data, item, x, y) {
   root.classList.toggle("over", Boolean(item && data.picks));
-  if (!item) return;
-  const text = words(root, data, item);
-  if (tip.textContent !== text) tip.textContent = text;
-  tip.style.left = `${Math.max(0, Math.min(x + 14, root.clientWidth - tip.offsetWidth))}px`;
-  tip.style.top = `${y + 16}px`;
+  tell(root, item && words(root, data, item), x, y);
 }
 
 function frame(root, kind, box) {
@@ -283,7 +274,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
   const reach = (item) => {
     at = root.at = item;
     ring(root, at);
-    tell(root, data, at, at?.x, at?.y);
+    hover(root, data, at, at?.x, at?.y);
   };
   const refresh = () => {
     if (!root.clientWidth) return;
@@ -315,9 +306,9 @@ export default function ({ data, parentElement, setTriggerValue }) {
   root.onpointermove = (event) => {
     const here = place(event);
     if (start && data.zooms) frame(root, "drag", dragged(here));
-    tell(root, data, under(root, ...here), ...here);
+    hover(root, data, under(root, ...here), ...here);
   };
-  root.onpointerleave = () => { if (!start) tell(root, data, null); };
+  root.onpointerleave = () => { if (!start) hover(root, data, null); };
   root.onpointerdown = (event) => {
     if (event.button) return;
     start = place(event);

@@ -26,8 +26,8 @@ def opening(choices: pd.DataFrame) -> tuple[str, str]:
     known = {lens: count for lens, count in kinds.items() if count is not None}
     best = max(known, key=lambda lens: round(known[lens], 1))
     others = ", ".join(f"{OPENING[lens]} {count:.1f}" for lens, count in known.items() if lens != best)
-    first = f"Opens with {OPENING[best]}, which tells these {len(choices):,} heads apart best"
-    return best, f"{first}: as well as {known[best]:.1f} equal groups would ({others})."
+    first = f"Opens with {OPENING[best]}, which tells these heads apart best"
+    return best, f"{first}: as {known[best]:.1f} equal groups would ({others})."
 
 
 def kinds_of(choices: pd.DataFrame, lens: str) -> float | None:

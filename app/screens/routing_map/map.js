@@ -5,21 +5,19 @@
 const LEFT = 26, NAMES = 78, TOP = 24, GRID_SHARE = 0.74, GAP_SHARE = 0.03, RIGHT = 8, FALLEN = 30,
   CERTIFICATE = 58, NARROW = 480, TAP = 24, LEAST_TIMES = 70;
 
-const escape = (text) => String(text).replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`);
-const px = (value) => Math.round(value * 10) / 10;
-
 function geometry(data, width) {
   const [layers, heads] = data.shape;
   // The column of the layers' certificates takes its room from both sides, and none where there are none.
   const column = data.times.rows.some((row) => row.certificate) ? CERTIFICATE : 0;
+  const fallen = data.times.rows.some((row) => row.fallen) ? FALLEN : 0;
   // In a phone's window cells are as large as a fingertip: what has no room beside them is scrolled to.
   const least = width < NARROW ? TAP : 0, row = Math.max(least, data.row_px);
   const cell = Math.max(least, ((width - LEFT - RIGHT - column) * GRID_SHARE) / heads), gridRight = LEFT + cell * heads;
   const timesLeft = gridRight + column + width * GAP_SHARE;
-  const across = least ? Math.max(width, Math.ceil(timesLeft + LEAST_TIMES + FALLEN + RIGHT)) : width;
+  const across = least ? Math.max(width, Math.ceil(timesLeft + LEAST_TIMES + fallen + RIGHT)) : width;
   const g = {
     layers, heads, width: across, least, cell, row, gridRight, height: TOP + layers * row + 4,
-    column, timesLeft, timesRight: across - RIGHT - FALLEN,
+    column, timesLeft, fallen, timesRight: across - RIGHT - fallen,
     x: (at) => LEFT + (at % heads) * cell, y: (at) => TOP + Math.floor(at / heads) * row,
     at: (row, column) => (row < layers && column < heads ? row * heads + column : null),
   };
@@ -117,7 +115,7 @@ function times(data, g) {
     left = at(ms) - half - 4;
     out += `<text x="${at(ms)}" y="${TOP - 7}" text-anchor="middle" fill="${theme.mute}">${escape(text)}</text>`;
   }
-  out += `<text x="${g.width - RIGHT}" y="${TOP - 7}" text-anchor="end" fill="${theme.mute}" font-size="10">◥■</text>`;
+  if (g.fallen) out += `<text x="${g.width - RIGHT}" y="${TOP - 7}" text-anchor="end" fill="${theme.mute}" font-size="10">◥■</text>`;
   for (const row of rows) {
     const top = g.y(row.layer * g.heads), thick = Math.min(20, g.row * 0.45);
     if (row.measured_ms !== null) out += `<rect x="${at(0)}" y="${px(top + (g.row - thick) / 2)}" width="${px(at(row.measured_ms) - at(0))}" ` +
@@ -126,7 +124,7 @@ function times(data, g) {
       `<path d="M${at(ms)} ${px(top + (g.row * (1 - share)) / 2)}v${px(g.row * share)}" stroke="${color}" stroke-width="2"/>`;
     if (row.planned_ms !== null) out += tick(row.planned_ms, 0.62, theme.ink);
     if (row.limit_ms !== null) out += tick(row.limit_ms, 0.98, theme.warn);
-    out += `<text x="${g.width - RIGHT}" y="${px(top + g.row / 2 + 4)}" text-anchor="end" fill="${theme.mute}">` +
+    if (g.fallen) out += `<text x="${g.width - RIGHT}" y="${px(top + g.row / 2 + 4)}" text-anchor="end" fill="${theme.mute}">` +
       `${row.fallen || "–"}</text>`;
   }
   return `<g font-size="11">${out}</g>`;
@@ -189,15 +187,6 @@ function tip(root, event) {
   root.querySelector("svg").style.cursor = found && found[1] !== null ? "pointer" : "default";
   const frame = root.getBoundingClientRect();
   tell(root, lines, event.clientX - frame.left, event.clientY - frame.top);
-}
-
-function tell(root, lines, x, y) {
-  const box = root.querySelector(".tip");
-  box.hidden = !lines;
-  if (!lines) return;
-  if (box.textContent !== lines) box.textContent = lines;
-  box.style.left = `${Math.max(0, Math.min(x + 14, root.clientWidth - box.offsetWidth))}px`;
-  box.style.top = `${y + 16}px`;
 }
 
 // In a phone's window, where the panel stands far below: what it says of the tapped cell, beside the cell.

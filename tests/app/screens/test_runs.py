@@ -159,7 +159,7 @@ def test_columns_come_from_the_address_and_numbers_keep_their_digits(three, open
     table = page.dataframe[0].value
     small = table.loc[table["run"] == AGAIN[-8:], "worst_row"].iloc[0]
     assert small == 0.0000123 and run_table.columns()["worst_row"]["type_config"]["format"] == "%.2g"
-    assert set(run_table.SHOWN) >= {"verdict", "settings", "calibration", "loss", "kl", "worst_row"}
+    assert set(run_table.SHOWN) >= {"verdict", "settings", "model", "device", "loss"}
     assert run_table.order(table, ["notes", "run", "kl"], False) == ["prompt", "kl", "run"]
     assert run_table.order(table, ["kl"], True) == ["prompt", "differs", "kl"]
     page = open_page("runs", columns="kl,nonsense")
