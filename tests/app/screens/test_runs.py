@@ -288,6 +288,17 @@ def test_the_tour_is_of_a_run_with_fallbacks_where_there_is_one(home, record, fa
     assert went == [("map", {"run": "d4e5b678", "tour": 1}), ("new", {})]
 
 
+def test_the_tour_prefers_a_loss_that_was_measured_under_the_default_policy(
+    home, record, factory, open_page, went
+):
+    bundle.write_bundle(record, home / "spool")
+    priced = factory.priced(factory.rename(record, "a1cea1cea1ce0001"))
+    early = replace(priced.run, created_at="2020-01-01T00:00:00Z")
+    bundle.write_bundle(replace(priced, run=early), home / "spool")
+    open_page("runs").button(key="tour").click().run()
+    assert went == [("map", {"run": "a1ce0001", "tour": 1})]
+
+
 def test_pages_without_runs_say_that_deleted_ones_are_in_the_trash(filled, open_page):
     open_page("runs")
     store = access().store
