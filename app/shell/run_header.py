@@ -27,6 +27,8 @@ from routesparse.engine.rows import RunRow
 from routesparse.engine.store import bundle, label_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
 
+_USUAL = ("no time limit", "calibration none", "probe exact")  # which a run's line leaves out
+
 
 def open_run(store: OwnerView, title: str) -> RunRow | None:
     """The run that the address names, else the one opened last, else the newest."""
@@ -71,13 +73,14 @@ def header(store: OwnerView, run: RunRow, title: str, head: tuple[int, int] | No
         run.model,
         *setting_words.rope(setting_words.recorded_rope(run.config_json)).values(),
         numbers.device(run.device),
-        f"{policy_words(run)}, {setting_words.time_limit(run.budget)}",
+        policy_words(run),
+        setting_words.time_limit(run.budget),
         *setting_words.break_even(json.loads(run.config_json).get("break_even_tokens")),
         *([] if run.tuned_price is None else [f"quality {run.tuned_price}"]),
-        *_loss(run),
         f"calibration {run.calibration or 'none'}",
         f"probe {run.probe_mode}",
     ]
+    facts = [fact for fact in facts if fact not in _USUAL]
     name = f"<b><bdi>{escape(visible(run.prompt_name))}</bdi></b>"
     if label.name:
         name = f"<b><bdi>{escape(visible(label.name))}</bdi></b> · prompt {name}"
@@ -103,14 +106,6 @@ def header(store: OwnerView, run: RunRow, title: str, head: tuple[int, int] | No
     tour.strip(queries.short_id(store, run.run_id))
 
 
-def _loss(run: RunRow) -> list[str]:
-    """The predicted loss, with its bound where that has coverage; nothing where it was not predicted."""
-    if run.loss_nats is None:
-        return []
-    most = f", at most {numbers.kl(run.loss_bound)}" if run.loss_bounded else ""
-    return [f"predicted loss {numbers.kl(run.loss_nats)}{most}"]
-
-
 def tab_title(*parts: str) -> None:
     """What the browser's tab and its history call this view: "L3 H2 · prose.txt · RouteSparse"."""
     st.set_page_config(page_title=" · ".join([*map(visible, parts), "RouteSparse"]))
@@ -129,14 +124,16 @@ def segment_selector(run: RunRow, shown: View, choices: pd.DataFrame) -> None:
     tail = int(first["tokens"] - first["body_tokens"])
     note = f"tokens {span}" + (f", of which the last {tail} are dense (tail)" if tail else "")
     with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
-        segment_slider(shown.segment, run.segments, f" · {note}")
+        segment_slider(shown.segment, run.segments, note)
         if run.batch > 1:
             switch.field("batch", "Prompt of the batch", list(range(run.batch)), shown.batch_index, width=120)
 
 
 def segment_slider(shown: int, segments: int, note: str = "") -> None:
     """Which segment is shown, and how to show another one."""
-    st.html(f'<div class="rs-sub">Segment {shown + 1} of {segments}{note}</div>', width="content")
+    place = [f"Segment {shown + 1} of {segments}"] if segments > 1 else []
+    if told := " · ".join([*place, *([note] if note else [])]):
+        st.html(f'<div class="rs-sub">{told}</div>', width="content")
     if segments < 2:
         return
     st.session_state["segment-choice"] = shown + 1

@@ -17,12 +17,12 @@ STEPS = {
     ),
     "text": (
         "the text",
-        "The prompt’s words, shaded by what a head still reads; the rows that lost most, and the words they lost.",
+        "What a head still reads of the prompt, in its words where they were kept, and what all heads together read.",
     ),
     "trust": (
-        "the audit",
-        "The truth: audited rows compared with dense attention. Errors must lie below their bounds, and certificates "
-        "below the audited mass. Where a certificate failed, a head read more, up to everything.",
+        "the truth",
+        "What was measured against dense attention: the loss beside its prediction and, of an audited run, errors "
+        "beside their bounds. Where a certificate failed, a head read more, up to everything.",
     ),
 }
 

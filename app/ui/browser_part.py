@@ -16,7 +16,8 @@ def component(module: str, name: str, html: str | None = None) -> Any:
         f'<div class="rs-{name} rs-drawn"><div class="drawing"></div><div class="tip rs-tip" hidden></div>'
         '<div class="rs-said" aria-live="polite"></div></div>'
     )
-    script = Path(module).with_name(f"{name}.js").read_text("utf-8")
+    files = Path(__file__).with_name("drawn.js"), Path(module).with_name(f"{name}.js")
+    script = "\n".join(file.read_text("utf-8") for file in files)
     return st.components.v2.component(
         f"routesparse_{name}", html=html or drawing, js=script, isolate_styles=False
     )

@@ -2,8 +2,6 @@
 // arrow keys move, picks a cell.
 
 const TOP = 34, GAP = 2, LETTER = 6.2, SIGNS = /^[▲╱]/; // alarm, dropped
-const px = (value) => Math.round(value * 10) / 10;
-const escape = (text) => String(text).replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
 
 // The first line, and "22.4 %" as "22 %", for a narrow cell; never 0 or 100 % for what is only near.
 const brief = (text) => text.split("\n")[0].replace(/^(▲?)([\d.]+)( ?%)$/, (_, mark, value, unit) => {
@@ -68,14 +66,7 @@ function ring(root, at) {
 }
 
 // What a cell is, beside a point of the drawing; nothing for a place without a cell.
-function tell(root, at, x, y) {
-  const tip = root.querySelector(".tip"), told = at && root.told.get(at.join());
-  tip.hidden = !told;
-  if (!told) return;
-  tip.textContent = told;
-  tip.style.left = `${Math.max(0, Math.min(x + 14, root.clientWidth - tip.offsetWidth))}px`;
-  tip.style.top = `${y + 16}px`;
-}
+const hover = (root, at, x, y) => tell(root, at && root.told.get(at.join()), x, y);
 
 export default function ({ data, parentElement, setTriggerValue }) {
   const root = parentElement.querySelector(".rs-grid");
@@ -96,10 +87,10 @@ export default function ({ data, parentElement, setTriggerValue }) {
   };
   root.onmousemove = (event) => {
     const frame = root.getBoundingClientRect();
-    tell(root, under(event), event.clientX - frame.left, event.clientY - frame.top);
+    hover(root, under(event), event.clientX - frame.left, event.clientY - frame.top);
   };
-  root.onmouseleave = () => tell(root, null);
-  root.onblur = () => { at = null; ring(root, at); tell(root, null); };
+  root.onmouseleave = () => hover(root, null);
+  root.onblur = () => { at = null; ring(root, at); hover(root, null); };
   root.onclick = (event) => pick(under(event));
   root.onkeydown = (event) => {
     if (event.key === "Enter" && at) return pick(at);
@@ -111,7 +102,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
     ring(root, at);
     const drawing = root.querySelector(".drawing"), x = at[1] * cell; // of the cell, right of the labels
     drawing.scrollLeft = Math.max(x + cell + left - drawing.clientWidth, Math.min(drawing.scrollLeft, x));
-    tell(root, at, left + x + cell / 2 - drawing.scrollLeft, TOP + (at[0] + 0.5) * row);
+    hover(root, at, left + x + cell / 2 - drawing.scrollLeft, TOP + (at[0] + 0.5) * row);
     root.querySelector(".rs-said").textContent = root.told.get(at.join())
       ?? `${data.row_labels[at[0]]}, ${data.column_labels[at[1]]}: no value`;
   };

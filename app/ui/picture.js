@@ -4,7 +4,6 @@
 const TEMPORARY = ".hoverlayer, .draglayer, .zoomlayer, .selectionlayer, .menulayer, .modebar-container, .ring";
 const FONT = "system-ui, sans-serif"; // of what is added: the page's own is missing where the file is opened
 const MARGIN = 14, LINE = 18, SIZE = 12, LEAST_WIDTH = 420;
-const escape = (text) => String(text).replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`);
 const clean = (text) => text.replace(/\s+/g, " ");
 
 // An element's texts with their colours, and its swatches, in reading order; question marks left out. Entries of a

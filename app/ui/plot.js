@@ -2,13 +2,10 @@
 // arrow keys, tell what an item is; a click or Enter picks it; over a picture a dragged box asks for that part, a double
 // click for the whole.
 
-const LETTER = 5.7, RIGHT = 12, TICKS = 22, TITLE = 16, NEAR = 14, DRAG = 5, FLAT = 20, AGAIN_MS = 280;
+const LETTER = 5.7, RIGHT = 12, TICKS = 22, TITLE = 16, NEAR = 14, DRAG = 5, FLAT = 20, AGAIN_MS = 280, NARROW = 480;
 const CLIPPED = /cells|cover|line|whiskers/; // what may reach beyond the axes
-const px = (value) => Math.round(value * 10) / 10;
-const escape = (text) => String(text).replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
 const of = (value, i) => (Array.isArray(value) ? value[i] : value);
 const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
-const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
 
 function scale({ range, log }, from, to) {
   const at = log ? Math.log10 : (value) => value, [low, high] = range.map(at);
@@ -20,15 +17,15 @@ function scale({ range, log }, from, to) {
   return place;
 }
 
-// The panels' own geometries, beside each other.
+// The panels' own geometries, beside each other; in a phone's window one below the other.
 function geometries(data, width) {
-  const panels = [data, ...(data.others ?? [])], wide = width / panels.length;
+  const panels = [data, ...(data.others ?? [])], stacked = width < NARROW, wide = stacked ? width : width / panels.length;
   return panels.map(({ x, y }, i) => {
-    const from = i * wide, most = Math.floor((wide * 0.45) / LETTER);
+    const [from, down] = stacked ? [0, i * data.height] : [i * wide, 0], end = down + data.height, most = Math.floor((wide * 0.45) / LETTER);
     const longest = Math.max(0, ...y.ticks.map(([, text]) => Math.min(most, text.length)));
     const left = from + 8 + (y.title ? 18 : 0) + longest * LETTER, right = from + wide - RIGHT;
-    const top = data.top, bottom = data.height - TICKS - (x.title ? TITLE : 0);
-    return { named: [], axes: { x, y }, ends: [from + wide, data.height], most, from, left, right, top, bottom, x: scale(x, left, right), y: scale(y, bottom, top) };
+    const top = down + data.top, bottom = end - TICKS - (x.title ? TITLE : 0);
+    return { named: [], boxes: [], axes: { x, y }, ends: [from + wide, end], most, from, left, right, top, bottom, x: scale(x, left, right), y: scale(y, bottom, top) };
   });
 }
 
@@ -79,6 +76,37 @@ function picture(mark) {
   return canvas.toDataURL();
 }
 
+// Names beside points, those named first choose first: each where it covers no other name, no other point, nothing
+// outside and, if it can, no line; one without such a place is left out.
+const SIDES = [-7, 15, 4].flatMap((down) => [["start", 6], ["end", -6], ["middle", 0]].map(([anchor, dx]) => ({ anchor, dx, down })));
+
+function names(mark, g, data) {
+  const spot = (x, y) => [g.x(x), g.y(y)], spots = mark.x.map((x, i) => spot(x, mark.y[i]));
+  const inked = mark.lines.flatMap((line) => line.slice(1).flatMap((to, i) => {
+    const [[x0, y0], [x1, y1]] = [spot(...line[i]), spot(...to)], steps = 1 + Math.floor(Math.hypot(x1 - x0, y1 - y0) / 4);
+    return Array.from({ length: steps + 1 }, (_, at) => [x0 + ((x1 - x0) * at) / steps, y0 + ((y1 - y0) * at) / steps]);
+  }));
+  const holds = ([left, right, top, bottom], [x, y], near = 0) => left - near < x && x < right + near && top - near < y && y < bottom + near;
+  const meet = (one, other) => one[0] < other[1] && other[0] < one[1] && one[2] < other[3] && other[2] < one[3];
+  return mark.texts.map((text, i) => {
+    const [x, y] = spots[i], long = text.length * LETTER;
+    const free = SIDES.slice(0, -1).map(({ anchor, dx, down }) => {
+      const left = x + dx - { start: 0, middle: long / 2, end: long }[anchor];
+      const box = [left, left + long, y + down - 11, y + down + 3];
+      return { anchor, x: x + dx, y: y + down, box, cost: inked.filter((one) => holds(box, one)).length };
+    }).filter(({ box }) => box[0] >= g.left && box[1] <= g.right + RIGHT && box[2] >= g.top - 3 && box[3] <= g.bottom &&
+      !spots.some((one, at) => at !== i && holds(box, one, 5)) && !g.boxes.some((one) => meet(box, one)));
+    const best = free.sort((one, other) => one.cost - other.cost)[0];
+    if (!best) return "";
+    g.boxes.push(best.box);
+    return words_at(best.x, best.y, text, best.anchor, mark, data);
+  }).join("");
+}
+
+const words_at = (x, y, text, anchor, mark, data) =>
+  `<text x="${px(x)}" y="${px(y)}" text-anchor="${anchor}" font-size="11"${mark.strong ? ' font-weight="700"' : ""} ` +
+  `fill="${mark.color}" stroke="${data.panel}" stroke-width="3" paint-order="stroke">${escape(text)}</text>`;
+
 // One mark's SVG; its items, for the pointer and the keys, go to `items` with their places.
 function draw(mark, at, data, g, items) {
   const ring = mark.ring ? ' class="ring"' : "";
@@ -88,9 +116,9 @@ function draw(mark, at, data, g, items) {
     // The first of names that would stand in one another stays; a hover tells the others.
     if (g.named.some(([from, to, at]) => left < to && left + long > from && Math.abs(y - at) < 12)) return "";
     g.named.push([left, left + long, y]);
-    return `<text x="${px(x)}" y="${px(y)}" text-anchor="${mark.anchor}" font-size="11"${mark.strong ? ' font-weight="700"' : ""} ` +
-      `fill="${mark.color}" stroke="${data.panel}" stroke-width="3" paint-order="stroke">${escape(mark.text)}</text>`;
+    return words_at(x, y, mark.text, mark.anchor, mark, data);
   }
+  if (mark.kind === "names") return names(mark, g, data);
   if (mark.kind === "line") {
     const d = mark.x.map((x, i) => `${px(g.x(x))} ${px(g.y(mark.y[i]))}`).join("L");
     return d && `<path${ring} d="M${d}" fill="none" stroke="${mark.color}" stroke-width="${mark.width}" stroke-dasharray="${mark.dash || "none"}"/>`;
@@ -136,7 +164,7 @@ function render(root, data) {
   });
   const areas = panels.map((g, i) => `<clipPath id="${data.key}-area-${i}"><path d="M${g.left} ${g.top}H${g.right}V${g.bottom}H${g.left}z"/></clipPath>`);
   root.querySelector(".drawing").innerHTML =
-    `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${data.height}" font-family="${escape(data.font)}">` +
+    `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${Math.max(...panels.map((g) => g.ends[1]))}" font-family="${escape(data.font)}">` +
     [...panels.map((g) => axes(data, g)), ...areas, ...marks].join("") +
     `<rect class="ring at" fill="none" stroke="${data.ink}" stroke-width="2" visibility="hidden"/>` +
     `<rect class="ring drag" fill="${data.accent}" fill-opacity=".18" stroke="${data.accent}" visibility="hidden"/></svg>`;
@@ -205,15 +233,9 @@ function words(root, data, item) {
   return hover.replace(/\{(\d+)\}/g, (_, place) => told[place]) + (item.row === undefined ? "" : covered(root, item));
 }
 
-function tell(root, data, item, x, y) {
-  const tip = root.querySelector(".tip");
-  tip.hidden = !item;
+function hover(root, data, item, x, y) {
   root.classList.toggle("over", Boolean(item && data.picks));
-  if (!item) return;
-  const text = words(root, data, item);
-  if (tip.textContent !== text) tip.textContent = text;
-  tip.style.left = `${Math.max(0, Math.min(x + 14, root.clientWidth - tip.offsetWidth))}px`;
-  tip.style.top = `${y + 16}px`;
+  tell(root, item && words(root, data, item), x, y);
 }
 
 function frame(root, kind, box) {
@@ -252,7 +274,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
   const reach = (item) => {
     at = root.at = item;
     ring(root, at);
-    tell(root, data, at, at?.x, at?.y);
+    hover(root, data, at, at?.x, at?.y);
   };
   const refresh = () => {
     if (!root.clientWidth) return;
@@ -284,9 +306,9 @@ export default function ({ data, parentElement, setTriggerValue }) {
   root.onpointermove = (event) => {
     const here = place(event);
     if (start && data.zooms) frame(root, "drag", dragged(here));
-    tell(root, data, under(root, ...here), ...here);
+    hover(root, data, under(root, ...here), ...here);
   };
-  root.onpointerleave = () => { if (!start) tell(root, data, null); };
+  root.onpointerleave = () => { if (!start) hover(root, data, null); };
   root.onpointerdown = (event) => {
     if (event.button) return;
     start = place(event);

@@ -52,6 +52,14 @@ def linear(
     return Axis(title, (low, high), list(zip(values, told, strict=True)))
 
 
+def around(title: str, values: Sequence[float], most: int = 4) -> Axis:
+    """A linear axis over values with a little air at both ends; what is not finite has no place on it."""
+    known = [value for value in map(float, values) if math.isfinite(value)]
+    low, high = min(known, default=0.0), max(known, default=1.0)
+    room = 0.06 * ((high - low) or abs(high) or 1.0)
+    return linear(title, low - room, high + room, most=most)
+
+
 def logarithmic(title: str, low: float, high: float) -> Axis:
     """Ticks at 1, 2 and 5 of every decade; what lies at 0 or below has no place on such an axis."""
     low = max(low, _LEAST)
@@ -152,6 +160,25 @@ def label(
     """A text at a place of the axes; dx, dy: pixels from it."""
     place = {"x": x, "y": y, "dx": dx, "dy": dy, "anchor": anchor}
     return {"kind": "label", **place, "text": text, "color": color, "strong": strong}
+
+
+def beside(
+    points: Sequence[tuple[float, float, str]],
+    color: str,
+    lines: Sequence[Sequence[tuple[float, float]]] = (),
+    strong: bool = False,
+) -> Mark:
+    """A name (x, y, name) for each point that has room, those named first choose first. lines: what is drawn between
+    places of the axes, which names avoid."""
+    x, y, names = zip(*points, strict=True) if points else ((), (), ())
+    strokes = [[short(place) for place in line] for line in lines]
+    return {
+        "kind": "names",
+        **_placed({"x": short(x), "y": short(y), "texts": names}, list(zip(x, y, strict=True))),
+        "color": color,
+        "lines": strokes,
+        "strong": strong,
+    }
 
 
 def cells(

@@ -52,8 +52,6 @@ def candidate_card(store: OwnerView, run: RunRow, unit: queries.Unit, candidates
         if candidates.empty:
             elements.sub("Not recorded for this run.")
             return
-        if not st.toggle(f"Show all {len(candidates)}, and why not", key="candidates", bind="query-params"):
-            return
         st.html(store.made("candidates", [unit], lambda: panel.candidates_html(candidates), of=[run.run_id]))
         exports.chart_foot(
             f"candidates-{queries.label(run.run_id)}-layer-{unit.layer}-head-{unit.head}",

@@ -70,8 +70,8 @@ def lost_cover(shown: Mask, heatmap: Heatmap, theme: design.Theme, block: int) -
 
 def legend_items(shown: Mask, heatmap: Heatmap, theme: design.Theme) -> list[tuple[str, str]]:
     """(colour, words) of what the cover means."""
-    cell = "a cell" if heatmap.mask_pool == 1 else f"a cell of {heatmap.mask_pool} key blocks"
+    cell = "" if heatmap.mask_pool == 1 else f" of {heatmap.mask_pool} key blocks"
     return [
-        (theme.null, f"grey: {cell} of which the plan ({shown.name}) reads no key"),
-        (theme.warn, "orange: attention that is lost there"),
+        (theme.null, f"grey: {shown.name} reads no key{cell}"),
+        (theme.warn, "orange: attention lost there"),
     ]

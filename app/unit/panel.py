@@ -29,6 +29,7 @@ def facts_html(choice: pd.Series, run: RunRow) -> str:
     """The numbers that decided."""
     sparse = choice["pattern"] != "dense"
     threshold = gate_threshold(choice, run)
+    entropy = choice["entropy"]
     own = " of this head" if run.tau_layer is not None else ""
     return elements.lines_html(
         [
@@ -42,7 +43,11 @@ def facts_html(choice: pd.Series, run: RunRow) -> str:
             ),
             ("disagreement u", numbers.mass(choice["disagreement"]), "disagreement"),
             ("risk R", numbers.mass(choice["risk"]), "risk"),
-            ("entropy", _nats(choice["entropy"]), "entropy"),
+            (
+                "entropy",
+                numbers.NOT_MEASURED if numbers.is_missing(entropy) else f"{entropy:.2f} nats",
+                "entropy",
+            ),
             ("local band", numbers.share(choice["local_band"], 0), "local_band"),
             ("predicted time", numbers.micros(choice["kernel_us"]), "kernel"),
             ("certificates tested", numbers.count(choice["tests"])),
@@ -54,7 +59,8 @@ def fallback_html(events: pd.DataFrame, candidates: pd.DataFrame) -> str:
     """The certificates that failed, in order, and the predicted time that each step added."""
     names = {row.candidate: f"{design.letter(row.pattern)} · {row.budget}" for row in frames.rows(candidates)}
     steps = [
-        f"test {row.test}: {escape(names.get(row.from_candidate, '?'))} {_whose(row.scope)} "
+        f"test {row.test}: {escape(names.get(row.from_candidate, '?'))} "
+        f"{'left with its layer, whose certificate was' if row.scope == 'layer' else 'certified'} "
         f"{numbers.bound(row.lower_mass)} &lt; {numbers.threshold(row.tau)}; "
         f"{escape(names.get(row.to_candidate, '?'))} replaced it, predicted to take "
         f"{numbers.micros(row.paid_us)} more"
@@ -71,13 +77,14 @@ def audit_html(choice: pd.Series, run: RunRow) -> str:
         return (
             '<div class="rs-sub">Not audited. Run the prompt again with audit “rows” to measure this.</div>'
         )
+    count = numbers.count(choice["audit_rows"])
     return elements.lines_html(
         [
             ("mass of the worst audited row", numbers.mass(choice["audited_min_mass"])),
             ("output error, relative", numbers.mass(choice["audited_error"], 4), "error"),
             ("error of the worst row", numbers.mass(choice["audited_max_error"], 4)),
             ("its bound", numbers.mass(choice["bound_tight"], 4)),
-            ("rows audited", _audited_rows(choice, run)),
+            ("rows audited", f"all {count} body rows" if run.audit_depth == "full" else f"{count} at random"),
             *(
                 []
                 if numbers.is_missing(choice["forward_error"])
@@ -121,16 +128,3 @@ def candidates_html(candidates: pd.DataFrame) -> str:
             )
         )
     return tables.table(heads, lines, (0, 1), [i for i, chosen in enumerate(candidates["chosen"]) if chosen])
-
-
-def _nats(value: float) -> str:
-    return numbers.NOT_MEASURED if numbers.is_missing(value) else f"{value:.2f} nats"
-
-
-def _audited_rows(choice: pd.Series, run: RunRow) -> str:
-    count = numbers.count(choice["audit_rows"])
-    return f"all {count} body rows" if run.audit_depth == "full" else f"{count} at random"
-
-
-def _whose(scope: object) -> str:
-    return "left with its layer, whose certificate was" if scope == "layer" else "certified"

@@ -26,7 +26,7 @@ VALUES = Path(__file__).parents[1] / "engine" / "results" / "values.py"
 PAGES = {
     "runs": "/",
     "job": "/?job={failed}",
-    "map": f"/map?run={RUN}&layer=5&head=2&candidates=true",
+    "map": f"/map?run={RUN}&layer=5&head=2&detail=candidates",
     "metric": f"/map?run={RUN}&layer=2&head=6&metric=risk",
     "text": f"/text?run={RUN}&find=2474-12",
     "trust": f"/trust?run={RUN}&details=true",

@@ -62,7 +62,7 @@ def test_from_runs_to_a_reason_and_back_by_link(address, context, page, record, 
     # The table is a canvas: the first row's prompt cell lies below the header, right of the tick box.
     table.click(position={"x": 90, "y": 48})
     page.wait_for_url("**/map?run=*")
-    page.get_by_text("Candidates of layer").wait_for()
+    page.locator(".st-key-card-reason").wait_for()
     click_cell(page, 3, 4)
     shows(page, record, 3, 4)
     # The address follows the click, a moment after the panel.
@@ -107,13 +107,15 @@ def test_keys_move_the_choice_and_back_and_forward_walk_through_the_views(addres
 
 
 def test_every_chart_can_be_saved(address, context, page, save_picture):
-    page.goto(f"{address}/map?run={RUN}&layer=5&head=5")
+    page.goto(f"{address}/map?run={RUN}&layer=5&head=5&detail=candidates")
     page.locator(".st-key-scatter .rs-plot svg").wait_for()
     page.locator(".rs-map svg .ring").wait_for()
     for chart, inside in (("map", "layer ↓ head →"), ("scatter", "predicted kernel")):
         tree = ElementTree.fromstring(save_picture(page, chart).read_bytes())
         assert inside in " ".join(" ".join(tree.itertext()).split())
         assert not [one for one in tree.iter() if "ring" in (one.get("class") or "").split()], "no selection"
+    page.goto(f"{address}/map?run={RUN}&layer=5&head=5")
+    page.locator(".st-key-probe .rs-plot svg").wait_for()
     saved = save_picture(page, "probe", "png").read_bytes()
     assert saved.startswith(b"\x89PNG") and len(saved) > 5_000
     page.goto(f"{address}/trust?run={RUN}&details=true")
@@ -128,7 +130,7 @@ def test_every_chart_can_be_saved(address, context, page, save_picture):
 def candidates_in(page, address, width, height):
     """A head's candidates, in a window of this size."""
     page.set_viewport_size({"width": width, "height": height})
-    page.goto(f"{address}/map?run={RUN}&layer=5&head=2&candidates=true")
+    page.goto(f"{address}/map?run={RUN}&layer=5&head=2&detail=candidates")
     page.locator("[class*=candidates] .rs-table th").get_by_text("g ≥ λ").wait_for()
     still(page)
 
@@ -147,7 +149,7 @@ def test_a_window_of_1024_pixels_shows_every_column_and_verdict(address, page):
         assert box["x"] + box["width"] <= 1024
 
 
-def test_a_window_of_390_pixels_cuts_no_heading_and_no_time(address, page):
+def test_a_window_of_390_pixels_cuts_nothing_and_has_cells_to_tap(address, page, click_cell):
     candidates_in(page, address, 390, 844)
     cut = page.locator("[class*=candidates] .rs-table :is(th, td)").evaluate_all(
         "cells => cells.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.innerText)"
@@ -159,6 +161,20 @@ def test_a_window_of_390_pixels_cuts_no_heading_and_no_time(address, page):
     boxes = [text.bounding_box() for text in page.locator(".rs-map svg text").all()]
     top = sorted((box["x"], box["width"]) for box in boxes if box["y"] == boxes[0]["y"])
     assert all(x + width <= after for (x, width), (after, _) in pairwise(top)), top
+    cell = page.evaluate("(({ cell, row }) => ({ cell, row }))(document.querySelector('.rs-map').geometry)")
+    assert min(cell["cell"], cell["row"]) >= 24, "a fingertip"
+    click_cell(page, 2, 3)
+    page.get_by_text("Layer 2, head 3: why").wait_for()
+    reason = page.locator(".st-key-card-reason .rs-sub").first.inner_text()
+    page.locator(".rs-map .tip").get_by_text(reason).wait_for()
+    page.goto(f"{address}/results")
+    page.locator(".st-key-card-front svg text").first.wait_for()
+    still(page)
+    frame = page.locator(".st-key-card-front svg").bounding_box()
+    names = [one.bounding_box() for one in page.locator(".st-key-card-front svg text[paint-order]").all()]
+    assert len(names) > 3
+    for box in names:
+        assert frame["x"] <= box["x"] and box["x"] + box["width"] <= frame["x"] + frame["width"] + 1
 
 
 def test_links_to_former_and_unknown_pages(address, page):
@@ -223,6 +239,7 @@ def test_is_this_run_safe(address, context, page, bad):
     still(page)
     page.locator(".st-key-card-events [data-testid=stDataFrame]").click(position={"x": 60, "y": 50})
     page.wait_for_url(re.compile(r"/map\?run=.*layer=\d"))
+    page.get_by_role("radio", name="Certificates").click()
     page.get_by_text("0.300").first.wait_for()
     assert context.failures == [] and context.hosts() == {"127.0.0.1"}
 

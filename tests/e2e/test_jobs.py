@@ -82,11 +82,10 @@ def test_hostile_prompt_from_upload_to_the_reason_of_a_head(serve, address, cont
     page.goto(job)
     page.get_by_role("button", name="Open the routing map").click(timeout=JOB_MS)
     page.wait_for_url("**/map?run=*")
-    page.get_by_text("Show all").click()
+    page.get_by_role("radio", name="Candidates").click()
 
     click_cell(page, 3, 4)
     page.get_by_text("Layer 3, head 4: why").wait_for()
-    page.get_by_text("Certificates and the truth").wait_for()
     reason = page.locator(".st-key-card-reason .rs-sub").first.inner_text()
     page.locator(".st-key-card-candidates tr.pick").wait_for()
     page.wait_for_url(re.compile(r"/map\?.*layer=3&head=4"))

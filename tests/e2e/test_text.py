@@ -63,7 +63,7 @@ def test_find_the_worst_head_and_the_words_it_dropped_in_three_clicks(address, c
     table.wait_for()
     settled(page)
     table.click(position={"x": 90, "y": 48})  # 1: the run
-    page.get_by_text("Candidates of layer").wait_for()
+    page.locator(".st-key-card-reason").wait_for()
     page.locator("[data-testid=stSidebarNavLink]").filter(has_text="Text").click()  # 2: its words
     page.get_by_role(
         "button", name=f"Layer {worst.layer}, head {worst.head}"

@@ -10,7 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.shell import address, navigate, switch, view
-from routesparse.app.ui import design, elements, exports, glossary, labels, numbers, plot, states
+from routesparse.app.ui import design, elements, exports, glossary, numbers, plot, states
 from routesparse.engine.stats.front import front
 from routesparse.engine.store import queries
 from routesparse.engine.store.owner_view import OwnerView
@@ -21,7 +21,6 @@ _TITLES = {"area": "share of the causal area read", "time": "prefill, ms"}
 _MOST_BELOW = 1e9  # more than any error that somebody would accept
 _LOG_FROM = 10.0  # times between the smallest and the largest error
 _ROOM = 0.08  # of the axis, beside the outermost points
-_PANEL_PX = (300.0, 276.0)  # of a window of 1024 pixels, the narrowest that has room for letters
 _HOVER = "{0} · {1}\n{2} {3}\nreads {4} of the causal area\nprefill {5}, dense {6}"
 
 
@@ -286,9 +285,7 @@ def _panel(
         )
     )
     letters = list(zip(known[column], known[error.column], known["letter"], strict=True))
-    marks += labels.beside(
-        letters, (x, y), _PANEL_PX, theme.ink, [list(zip(*steps, strict=True))], strong=True
-    )
+    marks.append(plot.beside(letters, theme.ink, [list(zip(*steps, strict=True))], strong=True))
     return plot.chart(x, y, marks, 340, theme, 22)
 
 

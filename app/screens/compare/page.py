@@ -154,9 +154,9 @@ def _sides_card(sides: Sides, stored: pd.DataFrame) -> pd.DataFrame:
         for side in sides.others
         if sides.same_prompt(side)
     }
+    said = [(side, unbroken(conclusion.sentence(sides, side, judged))) for side in sides.others]
     told = "".join(
-        f"<p><b>{unbroken(side.label)}</b>: {unbroken(conclusion.sentence(sides, side, judged))}</p>"
-        for side in sides.others
+        f"<p><b>{sides.letter(side)} {unbroken(side.label)}</b>: {text}</p>" for side, text in said
     )
     st.html(f'<div class="rs-concludes">{told}</div>')
     rows = tables.sides_rows(sides, judged)

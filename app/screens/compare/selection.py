@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from string import ascii_uppercase
 from typing import Any
 
 import pandas as pd
@@ -53,6 +54,10 @@ class Sides:
     def others(self) -> list[Side]:
         """All but the baseline."""
         return [side for side in self.all if side is not self.baseline]
+
+    def letter(self, side: Side) -> str:
+        """What tables call a side."""
+        return ascii_uppercase[self.all.index(side)]
 
     def same_prompt(self, other: Side) -> bool:
         """Whether a side and the baseline are of one prompt."""
@@ -102,7 +107,12 @@ def of_runs(store: OwnerView, wanted: Sequence[str]) -> Sides | list[str]:
                 uncertified_layers=int(missed.sum()) if len(missed) else None,
             )
         )
-    return _pinned(_named_apart(sides), problems) if len(sides) > 1 else problems
+    if len(sides) < 2:
+        return problems
+    sides = _named_apart(sides)
+    baseline = _named("baseline", sides) or sides[0]
+    others = [side for side in sides if side is not baseline]
+    return Sides(sides, baseline, _named("other", others) or others[0], problems)
 
 
 def _named_apart(sides: list[Side]) -> list[Side]:
@@ -131,12 +141,6 @@ def _named_apart(sides: list[Side]) -> list[Side]:
         more = visible(text) if side.label and text else queries.label(side.run.run_id)
         sides[at] = replace(side, label=f"{names[at]} · {more}" if repeated[at] else names[at])
     return sides
-
-
-def _pinned(sides: list[Side], problems: list[str]) -> Sides:
-    baseline = _named("baseline", sides) or sides[0]
-    others = [side for side in sides if side is not baseline]
-    return Sides(sides, baseline, _named("other", others) or others[0], problems)
 
 
 def _named(parameter: str, sides: list[Side]) -> Side | None:

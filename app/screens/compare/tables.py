@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from html import escape
-from string import ascii_uppercase
 from typing import Any
 
 import pandas as pd
@@ -51,11 +50,12 @@ _OF_RUN = (
 def sides_rows(sides: Sides, verdicts: Mapping[str, Verdict]) -> pd.DataFrame:
     """One row per side: what it is, and its totals. verdicts: by run id."""
     rows = []
-    for letter, side in zip(ascii_uppercase, sides.all, strict=False):
+    for side in sides.all:
         run = side.run
         sparse = side.choices[side.choices["pattern"] != "dense"]
         conformal = sparse["conformal_lower_mass"].dropna()
-        row = {"letter": letter, "side": side.label, **{name: getattr(run, name) for name in _OF_RUN.split()}}
+        row: dict[str, Any] = {"letter": sides.letter(side), "side": side.label}
+        row |= {name: getattr(run, name) for name in _OF_RUN.split()}
         row |= {
             "baseline": side is sides.baseline,
             "sparse_units": len(sparse),
@@ -98,7 +98,8 @@ def sides_html(sides: Sides, rows: pd.DataFrame, times: Mapping[str, str]) -> st
     void = [] if rows["conformal_at_tau"].notna().any() else ["conformal"]
     void += [] if rows["loss_nats"].notna().any() else ["loss, nats"]
     shown = [name for name in _COLUMNS if name not in (*same, *void)]
-    lines = [[made[name] for name in shown] for made in cells]
+    # Named one by one too, for a phone's window, which has no room for a row of headings.
+    lines = [[made[name].replace("<td", f'<td data-of="{name}"', 1) for name in shown] for made in cells]
     told = {name: cells[0][name].partition(">")[2].removesuffix("</td>") for name in same}
     alike = " · ".join(f"{name} {value}" for name, value in told.items() if value != "–")
     note = f'<div class="rs-note">The same for all: {alike}</div>' if alike else ""
@@ -118,6 +119,7 @@ def _cells(side: Side, row: dict[str, Any], times: Mapping[str, str]) -> dict[st
     link = f'<a href="{address}" target="_self" title="its routing map">{unbroken(side.label)}{pin}</a>'
     layers = row["uncertified_layers"]
     more = f", {numbers.several(int(layers), 'layer')}" if layers else ""
+    most = "" if row["loss_bound"] is None else f" ≤ {numbers.small(row['loss_bound'])}"
     whole = '<td class="no">all, not routed</td>'
     # Under the policy priced every head has its own λ.
     none = "per head" if side.run.tau_layer is not None else "–"
@@ -132,9 +134,7 @@ def _cells(side: Side, row: dict[str, Any], times: Mapping[str, str]) -> dict[st
         "sparse": f"<td>{row['sparse_units']:,} of {row['units']:,}</td>",
         "conformal": _td(row["conformal_at_tau"], numbers.share).replace("</td>", f"{void}</td>"),
         "verdict": _td(row["verdict"], str, "l"),
-        "loss, nats": _td(
-            row["loss_nats"], lambda value: f"{numbers.small(value)}{_most(row['loss_bound'])}"
-        ),
+        "loss, nats": _td(row["loss_nats"], lambda value: f"{numbers.small(value)}{most}"),
         "KL, nats": _td(row["kl_nats"], numbers.small),
         "error": _td(row["mean_error"], numbers.small),
         "prefill": _td(row["total_ms"], numbers.millis),
@@ -143,10 +143,6 @@ def _cells(side: Side, row: dict[str, Any], times: Mapping[str, str]) -> dict[st
         "fallback": _td(row["fallback_share"], numbers.share),
         "uncertified": f"<td>{row['uncertified_units']:,}{more}</td>",
     }
-
-
-def _most(bound: Any) -> str:
-    return "" if bound is None else f" ≤ {numbers.small(bound)}"
 
 
 def _td(value: Any, show: Any, style: str = "", none: str = "–") -> str:
@@ -177,9 +173,9 @@ def pairing(sides: Sides) -> str:
 def intervals_html(sides: Sides, found: pd.DataFrame) -> str:
     """Metrics down, sides across; bold where the interval excludes 0. found: ``comparison.differences`` by ``side``."""
     heads = ["mean over units", "baseline"]
-    heads += [
-        f"{unbroken(side.label)}<br>{'paired' if sides.paired(side) else 'unpaired'}" for side in sides.others
-    ]
+    for side in sides.others:
+        paired = "paired" if sides.paired(side) else "unpaired"
+        heads.append(f'<th title="{escape(side.label)}">{sides.letter(side)}<br>{paired}</th>')
     lines = []
     for metric, rows in found.groupby("metric", sort=False):
         cells = rows.set_index("side").to_dict("index")
@@ -203,7 +199,7 @@ def settings_cells(sides: Sides, different: pd.DataFrame) -> pd.DataFrame:
     for side in (sides.baseline, *sides.others):
         texts = map(setting_words.value, different[side.key])
         hashed = different["setting"].str.endswith("sha256")
-        cells[side.label] = [
+        cells[sides.letter(side)] = [
             f"{text[:12]}…" if cut else text for text, cut in zip(texts, hashed, strict=True)
         ]
     return pd.DataFrame(cells)

@@ -122,8 +122,9 @@ def _cells(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def calibrations_card(store: OwnerView) -> None:
-    """Every calibration in a line: δ, predictor and documents; drift alarms of stored runs by domain."""
+def calibrations_card(store: OwnerView, revision: str | None) -> None:
+    """A calibration a line: δ, predictor and documents; drift alarms of stored runs by domain. revision: of the model
+    that is compared, whose calibrations are listed, and those that the address names; None: all."""
     found: list[Calibration] = []
     wanted = [name for name in st.query_params.get("names", "").split(",") if name]
     with elements.card("calibrations", "Calibrations: δ and predictor by domain", "conformal"):
@@ -132,6 +133,10 @@ def calibrations_card(store: OwnerView) -> None:
                 found.append(load_known(name, identity.owner()))
             except CalibrationError as error:
                 states.field_error(f"{error}. The others are shown.")
+        count = len(found)
+        found = [one for one in found if one.name in wanted or revision in (None, one.model_revision)]
+        if count > len(found):
+            elements.note(f"{numbers.several(count - len(found), 'calibration')} of other models left out.")
         if not found:
             elements.sub("None. Everything works without one; the page Models makes them from your texts.")
             return

@@ -18,7 +18,7 @@ from routesparse.engine.stats import domains
 from routesparse.engine.store import domain_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
 
-_LISTED = 12  # heads
+_LISTED = 6  # heads
 
 
 @address.names("of one other lens names tuned layer head")
@@ -40,7 +40,7 @@ def render() -> None:
         ]
         _comparison(opened, shown, others)
     own.card(opened, None if shown is None else shown.iloc[-1])
-    beforehand.calibrations_card(store)
+    beforehand.calibrations_card(store, None if shown is None else shown["model_revision"].iloc[0])
     beforehand.tuned()
 
 

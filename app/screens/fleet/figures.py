@@ -103,7 +103,8 @@ def rate_words(least: float, most: float) -> str:
 
 def counted(test: Mapping[str, Any]) -> str:
     """A test in words: k of n with its interval, against K of N."""
-    limit = numbers.share(test["limit"])
+    limit, p = numbers.share(test["limit"]), test["p"]
+    p = f"= {p:.2g}" if p >= 1e-6 else "< 0.000001"
     what = {
         "red": "requests were judged not safe",
         "drift": "requests raised a drift alarm",
@@ -114,14 +115,10 @@ def counted(test: Mapping[str, Any]) -> str:
         f"{test['count']:,} of {test['n']:,} {what} ({numbers.share(test['share'])}, 95 % interval "
         f"{numbers.share(test['low'])} to {numbers.share(test['high'])}), against {test['before_count']:,} of "
         f"{test['before_n']:,} ({numbers.share(test['before_share'])}) in the {DAYS_BEFORE} days before; "
-        f"p {_p(test['p'])}"
+        f"p {p}"
     )
 
 
 def sentence(test: Mapping[str, Any]) -> str:
     """An alarm: model, day, figure, n, and against what."""
     return f"{test['model']}, {test['day']}: {counted(test)}"
-
-
-def _p(value: float) -> str:
-    return f"= {value:.2g}" if value >= 1e-6 else "< 0.000001"

@@ -111,7 +111,7 @@ def surface(measured: pd.DataFrame, theme: design.Theme) -> Any:
     import plotly.express as px
 
     rows = measured.sort_values("tokens", kind="stable").assign(
-        mix=measured["mix"].map(_shown),
+        mix=measured["mix"].str.replace("^synthetic", "sparse plan", regex=True),
         above=(measured["upper_us"] - measured["median_us"]) / 1000,
         below=0.0,
     )
@@ -140,11 +140,6 @@ def surface(measured: pd.DataFrame, theme: design.Theme) -> Any:
     return chart.update_layout(
         legend_title=None, paper_bgcolor=theme.panel, plot_bgcolor=theme.panel, margin={"t": 8, "r": 8}
     )
-
-
-def _shown(mix: str) -> str:
-    """A mix as the page calls it: "synthetic 3" is the third sparse plan that was made up to be measured."""
-    return mix.replace("synthetic", "sparse plan") if mix.startswith("synthetic") else mix
 
 
 def _words(profile: LatencyProfile, measured: pd.DataFrame) -> str:

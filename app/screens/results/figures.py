@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from routesparse.app.ui import design, labels, plot
+from routesparse.app.ui import design, plot
 from routesparse.engine.results import wording
 from routesparse.engine.results.evaluations import OURS, MethodRow
 from routesparse.engine.results.tables import loss_ends, on_front
 
-_INSIDE_PX = (640.0, 326.0)  # of the chart in the narrowest window that has room for names
 _TICKS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _HOVER = "{0}\n{1} {2}\nreads {3} of the area\nn = {4}"
 
@@ -53,7 +52,7 @@ def loss_over_area(rows: Sequence[MethodRow], unit: str, theme: design.Theme) ->
     order = sorted(drawn, key=lambda one: (one[0].name != OURS, (one[1], one[2].value) not in line))
     strokes = [line, *(((area, change.low), (area, change.high)) for _, area, change in drawn)]
     named = [(area, change.value, row.name) for row, area, change in order]
-    marks += labels.beside(named, (x, y), _INSIDE_PX, theme.ink, strokes)
+    marks.append(plot.beside(named, theme.ink, strokes))
     return plot.chart(x, y, marks, 380, theme)
 
 

@@ -41,7 +41,9 @@ def claims_html(choice: pd.Series, run: RunRow, layer: pd.Series | None) -> str:
         missed = (
             f'<div class="rs-note">{told[0].upper()}{told[1:]}; Trust says how many of this run’s are.</div>'
         )
-    scope = glossary.CERTIFICATE_SCOPE + ("" if run.tau_layer is None else f" {glossary.HEAD_FLOOR}")
+    scope = "About the mass that is kept, not about the answer."
+    if run.tau_layer is not None:
+        scope += " The head’s is a floor, which says nothing about quality; the layer’s says what was kept."
     return (
         f"{none if dense else ''}{table}{missed}{panel.audit_html(choice, run)}"
         f'<div class="rs-note">{escape(scope)}</div>'

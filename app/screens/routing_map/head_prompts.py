@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html import escape
 
 import numpy as np
@@ -22,7 +23,7 @@ FIGURES = {
     "disagreement": "disagreement",
     "risk": "risk",
 }
-_TOP = 8
+_TOP = 5
 _FEWEST_FOR_DECILES = 10
 
 
@@ -52,7 +53,7 @@ def card(store: OwnerView, unit: queries.Unit, lens: str | None) -> None:
             other = queries.Unit(str(chosen[0]), unit.layer, unit.head, unit.segment)
             view.write(**view.address_of(store, other))
             st.rerun()
-        st.html(_top_html(store, unit, rows.head(_TOP)))
+        st.html(_top_html(store, unit, rows.head(_TOP), figure))
         exports.chart_foot(
             f"prompts-layer-{unit.layer}-head-{unit.head}-segment-{unit.segment}",
             f"n = {len(rows):,} prompts of the same weights and settings, the newest run of each; table: the {_TOP} "
@@ -89,8 +90,6 @@ def drawing(rows: pd.DataFrame, figure: str, run_id: str, theme: design.Theme) -
         for row, value in zip(frames.rows(ordered), values, strict=True)
     ]
     hover = f"{{1}}, {{2}}\n{FIGURES[figure]} {{3}}"
-    low, high = (min(values), max(values)) if values else (0.0, 1.0)
-    room = 0.05 * ((high - low) or abs(high) or 1.0)
     marks = [
         plot.line(values, shares, theme.line, 1.5),
         plot.points(
@@ -103,17 +102,19 @@ def drawing(rows: pd.DataFrame, figure: str, run_id: str, theme: design.Theme) -
             edge=theme.accent,
         ),
     ]
-    deciles = plot.Axis("share of prompts", (0.0, 1.04), [(i / 10, f"{10 * i} %") for i in range(11)])
-    return plot.chart(plot.linear(FIGURES[figure], low - room, high + room), deciles, marks, 260, theme)
+    shares_axis = plot.linear("share of prompts", 0.0, 1.04, percent=True)
+    return plot.chart(plot.around(FIGURES[figure], values, most=6), shares_axis, marks, 260, theme)
 
 
-def _top_html(store: OwnerView, unit: queries.Unit, rows: pd.DataFrame) -> str:
-    lines = []
+def _top_html(store: OwnerView, unit: queries.Unit, rows: pd.DataFrame, figure: str) -> str:
+    theme, lines = design.current_theme(), []
     for row in frames.rows(rows):
-        other = queries.Unit(str(row.run_id), unit.layer, unit.head, unit.segment)
-        domain = "–" if numbers.is_missing(row.domain) else str(row.domain)
-        named = [f'<td class="l">{escape(text)}</td>' for text in (str(row.prompt_name), domain)]
-        link = head_panel.link(store, other, queries.short_id(store, other.run_id))
-        lines.append((link, *named, *head_panel.decision(row)))
+        other = replace(unit, run_id=str(row.run_id), batch_index=0)
+        domain = "–" if numbers.is_missing(row.domain) else escape(str(row.domain))
+        cell = tables.pattern_cell(theme, row.pattern, row.density)
+        link = head_panel.link(store, other, str(row.prompt_name))
+        lines.append((link, domain, cell, numbers.share(row.density), f"{getattr(row, figure):.4g}"))
     here = (rows["run_id"] == unit.run_id).to_numpy().nonzero()[0]
-    return tables.table(("run", "prompt", "domain", *head_panel.heads()), lines, (0, 1, 2, 3), here)
+    heads = ("prompt", "domain", "family", "kept", FIGURES[figure])
+    shown = slice(0, -1 if figure == "density" else None)
+    return tables.table(heads[shown], [line[shown] for line in lines], (0, 1, 2), here)

@@ -15,7 +15,7 @@ from routesparse.app.screens.routing_map import head_order
 from routesparse.app.shell import address, switch, view
 from routesparse.app.ui import design, elements, exports, numbers, plot
 from routesparse.app.unit.shapes import COLUMNS
-from routesparse.engine.method.shape import PARTS
+from routesparse.engine.method.shape import KINDS, PARTS
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import frames, queries
 from routesparse.engine.store.owner_view import OwnerView
@@ -33,6 +33,8 @@ FIGURES = {
     **{column: f"attention: {part}" for part, column in zip(PARTS, COLUMNS, strict=True)},
 }
 _HEIGHT = 300
+_GLYPHS = {"circle": "●", "square": "■", "triangle-up": "▲", "diamond": "◆", "hexagon": "⬢"}
+_SYMBOLS = dict(zip(KINDS, (*_GLYPHS, "circle"), strict=True))
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,8 @@ class Brush:
         return None if self.box is None else (some["layer"] * heads + some["head"]).tolist()
 
 
-def read(choices: pd.DataFrame) -> Brush:
-    """What the address says; figures that this run did not measure are not offered."""
-    known = offered(choices)
+def read(choices: pd.DataFrame, known: dict[str, str]) -> Brush:
+    """What the address says; known: the figures that are offered."""
     y = switch.chosen("y", [head_order.lost(choices) or "risk", *known])
     return Brush(switch.chosen("x", known), y, _box(st.query_params.get("brush", "")))
 
@@ -81,9 +82,15 @@ def _box(text: str) -> tuple[float, float, float, float] | None:
     return None
 
 
-def card(store: OwnerView, run: RunRow, choices: pd.DataFrame, brush: Brush, picked: tuple[int, int]) -> None:
-    """Draw it; a click opens a head."""
-    known = offered(choices)
+def card(
+    store: OwnerView,
+    run: RunRow,
+    choices: pd.DataFrame,
+    known: dict[str, str],
+    brush: Brush,
+    picked: tuple[int, int],
+) -> None:
+    """Draw it; a click opens a head. known: the figures that are offered."""
     with elements.card("head-scatter", "Heads by two figures"):
         with st.container(horizontal=True, gap="small"):
             for axis, label in (("x", "across"), ("y", "up")):
@@ -116,6 +123,7 @@ def card(store: OwnerView, run: RunRow, choices: pd.DataFrame, brush: Brush, pic
             picks=True,
             on_window=_take_box,
         )
+        st.html(legend(choices, theme))
         if chosen is not None:
             view.write(layer=int(chosen[0]), head=int(chosen[1]))  # type: ignore[call-overload]
             st.rerun()
@@ -142,54 +150,46 @@ def card(store: OwnerView, run: RunRow, choices: pd.DataFrame, brush: Brush, pic
 
 
 def drawing(choices: pd.DataFrame, brush: Brush, theme: design.Theme) -> dict[str, Any]:
-    """A letter a head, of its shape; those outside of the box are pale."""
-    colors = dict(zip(PARTS, theme.shapes, strict=True))
-    marks = []
-    within = brush.within(choices)
-    for part, opacity in ((~within, 0.2), (within, 1.0)):
-        rows = list(frames.rows(choices[part]))
-        fills = [colors.get(row.shape, theme.null) for row in rows]
-        marks.append(
-            plot.points(
-                [float(getattr(row, brush.x)) for row in rows],
-                [float(getattr(row, brush.y)) for row in rows],
-                fills,
-                f"layer {{0}}, head {{1}}: {{2}}\n{FIGURES[brush.x]} {{3}}\n{FIGURES[brush.y]} {{4}}",
-                [
-                    (
-                        row.layer,
-                        row.head,
-                        row.shape or "shape not measured",
-                        *(_told(row, n) for n in (brush.x, brush.y)),
-                    )
-                    for row in rows
-                ],
-                size=11,
-                edge=theme.panel,
-                letters=[design.SHAPE_LETTERS.get(row.shape, "") for row in rows],
-                inks=[design.text_on(fill) for fill in fills],
-                opacity=opacity,
-            )
-        )
+    """A sign a head, of its shape; those outside of the box are pale."""
+    marks, within = [], brush.within(choices)
+    kinds = choices["shape"].where(choices["shape"].notna(), "shape not measured")
+    hover = f"layer {{0}}, head {{1}}: {{2}}\n{FIGURES[brush.x]} {{3}}\n{FIGURES[brush.y]} {{4}}"
+    for part, opacity in ((~within, 0.2), (within, 0.9)):
+        for kind, rows in choices[part].groupby(kinds[part], sort=False):
+            symbol, color = sign(str(kind), theme)
+            x, y = (rows[name].astype(float).tolist() for name in (brush.x, brush.y))
+            told = [
+                (row.layer, row.head, kind, *(_told(row, name) for name in (brush.x, brush.y)))
+                for row in frames.rows(rows)
+            ]
+            marks.append(plot.points(x, y, color, hover, told, symbol, 9, edge=theme.panel, opacity=opacity))
     if brush.box is not None:
         x0, x1, y0, y1 = brush.box
         marks.append(
             plot.line([x0, x1, x1, x0, x0], [y0, y0, y1, y1, y0], theme.accent, 1.2, "4 3", ring=True)
         )
-    return plot.chart(_axis(choices, brush.x), _axis(choices, brush.y), marks, _HEIGHT, theme)
+    x, y = (plot.around(FIGURES[name], choices[name]) for name in (brush.x, brush.y))
+    return plot.chart(x, y, marks, _HEIGHT, theme)
+
+
+def sign(kind: str, theme: design.Theme) -> tuple[str, str]:
+    """Symbol and colour of a shape."""
+    return _SYMBOLS.get(kind, "circle"), dict(zip(PARTS, theme.shapes, strict=True)).get(kind, theme.null)
+
+
+def legend(choices: pd.DataFrame, theme: design.Theme) -> str:
+    """HTML: which sign is which shape, of those that are there."""
+    items = [
+        f'<span><b style="color:{sign(kind, theme)[1]}">{_GLYPHS[_SYMBOLS[kind]]}</b>&nbsp;{kind}</span>'
+        for kind in KINDS
+        if (choices["shape"] == kind).any()
+    ]
+    return f'<div class="rs-legend">{"".join(items)}</div>'
 
 
 def _told(row: Any, name: str) -> str:
     value = getattr(row, name)
     return numbers.NOT_MEASURED if numbers.is_missing(value) else f"{value:.4g}"
-
-
-def _axis(choices: pd.DataFrame, name: str) -> plot.Axis:
-    values = choices[name].astype(float)
-    values = values[np.isfinite(values)]
-    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
-    room = 0.06 * ((high - low) or abs(high) or 1.0)
-    return plot.linear(FIGURES[name], low - room, high + room, most=4)
 
 
 def _take_box(box: Sequence[float]) -> None:

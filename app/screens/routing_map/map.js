@@ -3,32 +3,33 @@
 // as data and is escaped or set as text, never as markup.
 
 const LEFT = 26, NAMES = 78, TOP = 24, GRID_SHARE = 0.74, GAP_SHARE = 0.03, RIGHT = 8, FALLEN = 30,
-  CERTIFICATE = 58;
-
-const escape = (text) => String(text).replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`);
-const px = (value) => Math.round(value * 10) / 10;
+  CERTIFICATE = 58, NARROW = 480, TAP = 24, LEAST_TIMES = 70;
 
 function geometry(data, width) {
   const [layers, heads] = data.shape;
   // The column of the layers' certificates takes its room from both sides, and none where there are none.
   const column = data.times.rows.some((row) => row.certificate) ? CERTIFICATE : 0;
-  const gridRight = LEFT + (width - LEFT - RIGHT - column) * GRID_SHARE;
-  const cell = (gridRight - LEFT) / heads;
+  const fallen = data.times.rows.some((row) => row.fallen) ? FALLEN : 0;
+  // In a phone's window cells are as large as a fingertip: what has no room beside them is scrolled to.
+  const least = width < NARROW ? TAP : 0, row = Math.max(least, data.row_px);
+  const cell = Math.max(least, ((width - LEFT - RIGHT - column) * GRID_SHARE) / heads), gridRight = LEFT + cell * heads;
+  const timesLeft = gridRight + column + width * GAP_SHARE;
+  const across = least ? Math.max(width, Math.ceil(timesLeft + LEAST_TIMES + fallen + RIGHT)) : width;
   const g = {
-    layers, heads, width, cell, row: data.row_px, gridRight, height: TOP + layers * data.row_px + 4,
-    column, timesLeft: gridRight + column + width * GAP_SHARE, timesRight: width - RIGHT - FALLEN,
-    x: (at) => LEFT + (at % heads) * cell, y: (at) => TOP + Math.floor(at / heads) * data.row_px,
+    layers, heads, width: across, least, cell, row, gridRight, height: TOP + layers * row + 4,
+    column, timesLeft, fallen, timesRight: across - RIGHT - fallen,
+    x: (at) => LEFT + (at % heads) * cell, y: (at) => TOP + Math.floor(at / heads) * row,
     at: (row, column) => (row < layers && column < heads ? row * heads + column : null),
   };
-  return data.places ? arranged(data, g) : g;
+  return data.places ? arranged(data, g, width) : g;
 }
 
 // Heads in another order than by layer, which fill the width: nothing of a layer stands beside them.
-function arranged(data, g) {
-  const { places, columns, row_names: names } = data, left = NAMES, cell = (g.width - left - RIGHT) / columns;
-  const cells = new Map(places.map((place, at) => [place?.join(), at]));
+function arranged(data, g, room) {
+  const { places, columns, row_names: names } = data, left = NAMES, cell = Math.max(g.least, (room - left - RIGHT) / columns);
+  const cells = new Map(places.map((place, at) => [place?.join(), at])), width = Math.ceil(left + columns * cell + RIGHT);
   return {
-    ...g, cell, left, gridRight: g.width - RIGHT, column: 0, height: TOP + names.length * data.row_px + 4,
+    ...g, width, cell, row: data.row_px, left, gridRight: width - RIGHT, column: 0, height: TOP + names.length * data.row_px + 4,
     x: (at) => left + places[at][1] * cell, y: (at) => TOP + places[at][0] * data.row_px,
     at: (row, column) => cells.get(`${row},${column}`) ?? null,
   };
@@ -114,7 +115,7 @@ function times(data, g) {
     left = at(ms) - half - 4;
     out += `<text x="${at(ms)}" y="${TOP - 7}" text-anchor="middle" fill="${theme.mute}">${escape(text)}</text>`;
   }
-  out += `<text x="${g.width - RIGHT}" y="${TOP - 7}" text-anchor="end" fill="${theme.mute}" font-size="10">◥■</text>`;
+  if (g.fallen) out += `<text x="${g.width - RIGHT}" y="${TOP - 7}" text-anchor="end" fill="${theme.mute}" font-size="10">◥■</text>`;
   for (const row of rows) {
     const top = g.y(row.layer * g.heads), thick = Math.min(20, g.row * 0.45);
     if (row.measured_ms !== null) out += `<rect x="${at(0)}" y="${px(top + (g.row - thick) / 2)}" width="${px(at(row.measured_ms) - at(0))}" ` +
@@ -123,7 +124,7 @@ function times(data, g) {
       `<path d="M${at(ms)} ${px(top + (g.row * (1 - share)) / 2)}v${px(g.row * share)}" stroke="${color}" stroke-width="2"/>`;
     if (row.planned_ms !== null) out += tick(row.planned_ms, 0.62, theme.ink);
     if (row.limit_ms !== null) out += tick(row.limit_ms, 0.98, theme.warn);
-    out += `<text x="${g.width - RIGHT}" y="${px(top + g.row / 2 + 4)}" text-anchor="end" fill="${theme.mute}">` +
+    if (g.fallen) out += `<text x="${g.width - RIGHT}" y="${px(top + g.row / 2 + 4)}" text-anchor="end" fill="${theme.mute}">` +
       `${row.fallen || "–"}</text>`;
   }
   return `<g font-size="11">${out}</g>`;
@@ -145,8 +146,8 @@ function certificates(data, g) {
 function draw(root, data, width) {
   const g = geometry(data, width);
   root.querySelector(".drawing").innerHTML =
-    `<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="${escape(data.label)}" width="${width}" ` +
-    `height="${g.height}" viewBox="0 0 ${width} ${g.height}" font-family="${escape(data.theme.font)}">` +
+    `<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="${escape(data.label)}" width="${g.width}" ` +
+    `height="${g.height}" viewBox="0 0 ${g.width} ${g.height}" font-family="${escape(data.theme.font)}">` +
     axis(data, g) + cells(data, g) + certificates(data, g) + times(data, g) + `<path class="dim" fill="${data.theme.panel}" opacity=".8"/>` +
     `<rect class="ring" fill="none" stroke="${data.theme.ink}" stroke-width="2.2" rx="3"/></svg>`;
   root.geometry = g;
@@ -179,17 +180,20 @@ function under(root, event) {
 }
 
 function tip(root, event) {
-  const found = under(root, event), box = root.querySelector(".tip");
+  const found = under(root, event);
   const lines = !found ? null : found[1] !== null
     ? root.shown.tips[found[0] * root.geometry.heads + found[1]]
     : root.shown.times.rows.find((row) => row.layer === found[0])?.tip;
   root.querySelector("svg").style.cursor = found && found[1] !== null ? "pointer" : "default";
-  box.hidden = !lines;
-  if (!lines) return;
-  if (box.textContent !== lines) box.textContent = lines;
-  const frame = root.getBoundingClientRect(), x = event.clientX - frame.left, y = event.clientY - frame.top;
-  box.style.left = `${Math.min(x + 14, frame.width - box.offsetWidth)}px`;
-  box.style.top = `${y + 16}px`;
+  const frame = root.getBoundingClientRect();
+  tell(root, lines, event.clientX - frame.left, event.clientY - frame.top);
+}
+
+// In a phone's window, where the panel stands far below: what it says of the tapped cell, beside the cell.
+function why(root) {
+  const { picked: [layer, head], tips, why } = root.shown, g = root.geometry, at = layer * g.heads + head;
+  if (!g.least || !root.tapped || (root.shown.places && !root.shown.places[at])) return;
+  tell(root, `${tips[at]}\n${why}`, g.x(at) - root.querySelector(".drawing").scrollLeft, g.y(at) + g.row - 8);
 }
 
 export default function ({ data, parentElement, setTriggerValue }) {
@@ -201,6 +205,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
     root.version = `${root.shown.version} ${width}`;
     dim(root);
     ring(root, root.shown.picked);
+    why(root);
   };
   root.shown = data;
   refresh();
@@ -210,6 +215,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
     const found = under(root, event);
     if (!found || found[1] === null) return;
     ring(root, found);
+    root.tapped = true;
     setTriggerValue("picked", found);
   };
   root.watch ??= new ResizeObserver(refresh);

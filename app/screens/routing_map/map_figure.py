@@ -21,7 +21,6 @@ from routesparse.engine.rows import outcome
 from routesparse.engine.store import frames
 
 FALLBACK_STEPS = ("kept", "dense by the router", "expanded", "dense by fallback", "ran uncertified")
-_CORNERS = "<span>■ dense by fallback</span><span>◥ expanded</span><span>◢ uncertified</span>"
 _STEPS = 64  # of the sequential scale; more can't be told apart
 _MARKS = {"dense": "d", "expand": "e"}
 _FORMATS = {
@@ -183,14 +182,6 @@ def _places(choices: pd.DataFrame, order: str, shape: tuple[int, int]) -> dict[s
     }
 
 
-def _certified(row: Any) -> str:
-    return (
-        "needs no certificate"
-        if row.pattern == families.DENSE
-        else f"certified {numbers.bound(row.lower_mass)}"
-    )
-
-
 def _values(shown: Cells, metric: str) -> list[str] | None:
     """What stands below the letters, where there is room."""
     if shown.values is None or metric == "fallback":
@@ -203,17 +194,19 @@ def _hovers(choices: pd.DataFrame, metric: str, certified: pd.DataFrame | None) 
     of_layer = {} if certified is None else {row.layer: row.lower_mass for row in frames.rows(certified)}
     tau = "τ" if certified is None else "τ head"
     for row in frames.rows(choices):
+        is_dense = row.pattern == families.DENSE
+        certified_mass = "needs no certificate" if is_dense else f"certified {numbers.bound(row.lower_mass)}"
         lines = [
             f"layer {row.layer}, head {row.head} · {design.name(row.pattern)}",
             f"keeps {numbers.share(row.density)} of the body's causal area",
-            f"retained mass {numbers.mass(row.mass)} · {_certified(row)}",
+            f"retained mass {numbers.mass(row.mass)} · {certified_mass}",
             f"predicted {numbers.micros(row.kernel_us)}",
         ]
         if metric == "shape":
             lines.insert(1, shapes.words(row, "attention on"))
         elif metric not in _IN_EVERY_HOVER:
             told = value_text(metric, getattr(row, metric))
-            if row.pattern == families.DENSE and metric == "audited_error":
+            if is_dense and metric == "audited_error":
                 told = "none: a dense head reads every key"
             name = (
                 "predicted loss, thousandths of a nat," if metric == "loss_nats" else metric.replace("_", " ")
@@ -319,7 +312,7 @@ def legend(choices: pd.DataFrame, shown: Cells, metric: str, theme: design.Theme
         return _legend_shape(choices, shown.colors.size - len(choices), theme)
     counts = choices["pattern"].value_counts()
     letters = []
-    for pattern in families.in_order(counts.index):
+    for pattern in families.in_order(counts.index[counts > 0]):
         color = theme.pattern(pattern) if metric == "pattern" else theme.panel
         style = f"background:{color};color:{design.text_on(color)}"
         name = f"{design.name(pattern)} {counts.get(pattern, 0):,}"
@@ -328,7 +321,7 @@ def legend(choices: pd.DataFrame, shown: Cells, metric: str, theme: design.Theme
     if metric == "pattern" and grey:
         letters.append(_swatch(theme.null, f"not recorded {grey:,}"))
     scale = "" if metric == "pattern" else _legend_scale(shown, metric, theme)
-    return f'{scale}<div class="rs-legend">{"".join(letters)}{_CORNERS}</div>'
+    return f'{scale}<div class="rs-legend">{"".join(letters)}{_corners(choices)}</div>'
 
 
 def _legend_shape(choices: pd.DataFrame, grey: int, theme: design.Theme) -> str:
@@ -337,14 +330,15 @@ def _legend_shape(choices: pd.DataFrame, grey: int, theme: design.Theme) -> str:
     colors = dict(zip(PARTS, theme.shapes, strict=True)) | {"dense": theme.panel}
     items = [
         f'<span><i style="background:{color};color:{design.text_on(color)}">{design.SHAPE_LETTERS[kind]}</i>'
-        f"{kind} {counts.get(kind, 0):,}</span>"
+        f"{kind} {counts[kind]:,}</span>"
         for kind, color in colors.items()
+        if kind in counts
     ]
     if missing := int(choices["shape"].isna().sum()):
         items.append(f"<span>? not measured {missing:,}</span>")
     if grey:
         items.append(_swatch(theme.null, f"not recorded {grey:,}"))
-    return f'<div class="rs-legend">{"".join(items)}{_CORNERS}</div>'
+    return f'<div class="rs-legend">{"".join(items)}{_corners(choices)}</div>'
 
 
 def reading(cell: int) -> str:
@@ -352,17 +346,28 @@ def reading(cell: int) -> str:
     coarse = " Coarse: this run kept its probe in large cells." if cell > 128 else ""
     return (
         f'<div class="rs-note">Widths: where attention lies{glossary.mark("shape")}; height: how much is read. '
-        f"Sink: first {cell:,} tokens; local: newest {cell:,} to {2 * cell:,}; D: reads all.{coarse}</div>"
+        f"Sink: first {cell:,} tokens; local: newest {cell:,} to {2 * cell:,}.{coarse}</div>"
     )
 
 
 def margin(layers: pd.DataFrame, several_segments: bool, theme: design.Theme) -> str:
     """HTML: what stands right of the map. layers: rows of queries.layers."""
-    everywhere, here = (", all segments", ", this segment") if several_segments else ("", "")
+    everywhere = ", all segments" if several_segments else ""
     marks = ['<i class="rs-bar"></i> measured', "<b>|</b> predicted"]
     if layers["limit_us"].notna().any():
         marks.append(f'<b style="color:{theme.warn}">|</b> Tℓ')
-    return f"ms a layer{everywhere}: {', '.join(marks)}; ◥■ heads expanded or dense by fallback{here}"
+    return f"ms a layer{everywhere}: {', '.join(marks)}"
+
+
+def _corners(choices: pd.DataFrame) -> str:
+    """What the marks in the corners of cells mean, of those that are there."""
+    fallback = choices["fallback"]
+    told = {
+        "■ dense by fallback": (fallback == "dense").any(),
+        "◥ expanded": (fallback == "expand").any(),
+        "◢ uncertified": choices["uncertified"].any(),
+    }
+    return "".join(f"<span>{mark}</span>" for mark, there in told.items() if there)
 
 
 def _swatch(color: str, name: str) -> str:

@@ -16,7 +16,16 @@ from routesparse.app.screens.routing_map import (
 from routesparse.app.shell import address, navigate, run_header, switch, view
 from routesparse.app.shell.access import access
 from routesparse.app.shell.view import LENSES, METRICS, View
-from routesparse.app.ui import browser_part, design, elements, exports, glossary, numbers, states
+from routesparse.app.ui import (
+    browser_part,
+    design,
+    elements,
+    exports,
+    glossary,
+    numbers,
+    reason_words,
+    states,
+)
 from routesparse.app.unit import cards, shapes
 from routesparse.engine.export import run_figures
 from routesparse.engine.rows import RunRow
@@ -24,6 +33,14 @@ from routesparse.engine.store import queries
 from routesparse.engine.store.owner_view import OwnerView
 
 _map = browser_part.component(__file__, "map")  # one SVG, which reports clicks on cells
+# What is shown of the chosen head, one at a time.
+_DETAILS = {
+    "probe": "Where it looked",
+    "candidates": "Candidates",
+    "certificates": "Certificates",
+    "segments": "Segments",
+    "prompts": "Other prompts",
+}
 # Of the figures at the top.
 _TERMS = {
     "Predicted loss": "loss",
@@ -57,14 +74,15 @@ def render() -> None:
         states.undecided(run.routed, below)
         return
     decided = choices
-    choices, cell = store.made(
-        "shapes",
-        [shown.segment, shown.batch_index],
-        lambda: shapes.with_shapes(store, run, decided),
-        of=[run.run_id],
-    )
+
+    def read() -> tuple[pd.DataFrame, int, dict[str, str]]:
+        found, cell = shapes.with_shapes(store, run, decided)
+        return found, cell, head_scatter.offered(found)
+
+    place = [shown.segment, shown.batch_index]
+    choices, cell, figures = store.made("shapes", place, read, of=[run.run_id])
     layers = queries.layers(store, run.run_id)
-    layer, head = view.first_pick(choices)
+    layer, head = named or view.first_pick(choices)
     layer = layer if shown.layer is None else shown.layer
     head = head if shown.head is None else shown.head
     unit = queries.Unit(run.run_id, layer, head, shown.segment, shown.batch_index)
@@ -77,36 +95,47 @@ def render() -> None:
     told = run_figures.figures(run, density, missed, int(layers["layer_uncertified"].sum()))
     st.html(elements.boxes_html([(*box, _TERMS[box[0]]) for box in told]))
     left, right = st.columns([1.75, 1], gap="small")
-    brush = head_scatter.read(choices)
-    with left:
-        _map_card(store, run, shown, choices, layers, (layer, head), cell, brush)
+    brush = head_scatter.read(choices, figures)
     if found.empty:
         with right:
             states.empty("This unit was not routed", ["Its layer runs dense. Pick another cell of the map."])
             answer_card.card(store, run, shown.batch_index)
+        with left:
+            _map_card(store, run, shown, choices, layers, (layer, head), cell, brush)
         return
     choice, own = found.iloc[0], layers[layers["layer"] == layer]
+    # First what a click asks for: the map itself moves its ring alone.
     with right:
         events = queries.fallbacks(store, unit)
         cards.reason_card(run, choice, (layer, head), events, candidates)
         with st.container(horizontal=True, gap="medium"):
-            place = view.text_of(store, unit)
-            navigate.link("Read the text as this head does", "text", **place)
-            navigate.link("Who reads which part", "text", **place, scope="all")
+            in_text = view.text_of(store, unit)
+            navigate.link("Read the text as this head does", "text", **in_text)
+            navigate.link("Who reads which part", "text", **in_text, scope="all")
             navigate.link("Trust in this run", "trust", run=queries.short_id(store, run.run_id))
-        head_scatter.card(store, run, choices, brush, (layer, head))
+    with left:
+        _map_card(store, run, shown, choices, layers, (layer, head), cell, brush)
+    with right:
+        head_scatter.card(store, run, choices, figures, brush, (layer, head))
     # A second row, so that a narrow window has the reason right below the map.
     left, right = st.columns([1.75, 1], gap="small")
-    with left:
-        cards.probe_card(store, run, unit, choice, candidates)
-        head_panel.claims_card(choice, run, None if own.empty else own.iloc[0])
     with right:
-        cards.scatter_card(store, run, unit, choice, candidates)
         answer_card.card(store, run, shown.batch_index)
-    cards.candidate_card(store, run, unit, candidates)
-    if run.segments > 1:
-        head_panel.segments_card(store, run, unit)
-    head_prompts.card(store, unit, shown.metric)
+    with left:
+        details = {name: label for name, label in _DETAILS.items() if name != "segments" or run.segments > 1}
+        detail = switch.chosen("detail", details)
+        switch.buttons("detail", details, detail)
+        if detail == "probe":
+            cards.probe_card(store, run, unit, choice, candidates)
+        elif detail == "candidates":
+            cards.scatter_card(store, run, unit, choice, candidates)
+            cards.candidate_card(store, run, unit, candidates)
+        elif detail == "certificates":
+            head_panel.claims_card(choice, run, None if own.empty else own.iloc[0])
+        elif detail == "segments":
+            head_panel.segments_card(store, run, unit)
+        else:
+            head_prompts.card(store, unit, shown.metric)
 
 
 def _map_card(
@@ -150,11 +179,12 @@ def _map_card(
         )
         if run.tau_layer is not None and by_layer:
             st.html(
-                f'<div class="rs-note">Beside the map: certified mean mass of the layer{glossary.mark("tau_layer")} '
-                f"(must reach {numbers.threshold(run.tau_layer)}; ↑: levels that the layer climbed for it; "
-                f"–: all dense{'; red: ran uncertified' if layers['layer_uncertified'].any() else ''})</div>"
+                f'<div class="rs-note">certified: the layer’s mean mass{glossary.mark("tau_layer")}, at least '
+                f"{numbers.threshold(run.tau_layer)}{_signs(layers)}</div>"
             )
-        moved = {"picked": list(picked), "brushed": brush.cells(choices, run.heads)}
+        here = choices.loc[(choices["layer"] == picked[0]) & (choices["head"] == picked[1]), "reason"]
+        why = "".join(map(reason_words.shown, here))
+        moved = {"picked": list(picked), "brushed": brush.cells(choices, run.heads), "why": why}
         _map(key="map", data={**drawing, **moved}, on_picked_change=_take_click)
         st.html(map_figure.legend(choices, cells, metric, theme))
         if metric == "shape":
@@ -175,6 +205,16 @@ def _map_card(
             "map",
             chart="map",
         )
+
+
+def _signs(layers: pd.DataFrame) -> str:
+    """What the signs beside the layers' certificates mean, of those that are there."""
+    told = {
+        "↑: levels climbed for it": (layers["raised"] > 0).any(),
+        "–: all dense": layers["lower_mass"].isna().any(),
+        "red: ran uncertified": layers["layer_uncertified"].any(),
+    }
+    return "".join(f"; {sign}" for sign, there in told.items() if there)
 
 
 def _lenses(choices: pd.DataFrame, metric: str) -> None:

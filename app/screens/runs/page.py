@@ -14,6 +14,7 @@ from routesparse.app.screens.runs import certificates_card, filters, jobs, label
 from routesparse.app.shell import address, boundary, navigate, new_run_address, run_header
 from routesparse.app.shell.access import Access, access
 from routesparse.app.ui import elements, exports, numbers, states, tables
+from routesparse.engine.config import RouterConfig
 from routesparse.engine.export.plain_text import visible
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import label_queries, queries, spool, verdicts
@@ -64,14 +65,16 @@ def render() -> None:
 
 
 def _sample(runs: pd.DataFrame) -> str | None:
-    """The sample to tour: with fallbacks rather than without, audited rather than not; without a sample a run of the
-    user's."""
+    """The sample to tour: one whose loss was measured under the default policy, with fallbacks rather than without,
+    audited rather than not; without a sample a run of the user's."""
     routed = runs[runs["routed"]]
     if routed.empty:
         return None
     eventful = routed["expanded_units"] + routed["dense_fallback_units"] > 0
-    ranked = routed.assign(eventful=eventful, audited=routed["audit_rows"] > 0)
-    ranked = ranked.sort_values(["is_sample", "eventful", "audited"], ascending=False, kind="stable")
+    measured = (routed["policy"] == RouterConfig.policy) & routed["loss_true"].notna()
+    ranked = routed.assign(measured=measured, eventful=eventful, audited=routed["audit_rows"] > 0)
+    first = ["is_sample", "measured", "eventful", "audited"]
+    ranked = ranked.sort_values(first, ascending=False, kind="stable")
     return str(ranked.iloc[0]["run_id"])
 
 

@@ -21,14 +21,11 @@ from routesparse.engine.verdict import Verdict
 SHOWN = (
     "verdict",
     "settings",
-    "calibration",
     "tokens",
+    "model",
+    "device",
     "density",
     "loss",
-    "kl",
-    "worst_row",
-    "fallback",
-    "prefill",
     "speedup",
 )
 _MOST_WHOLE = 100  # rows of a table that is sent with the columns that are hidden, and in colours
@@ -36,17 +33,17 @@ _ONCE = "Each was measured once: how far it varies from run to run is unknown"
 _ERROR = "Output error relative to dense, over the audited rows: "
 # Column -> heading, pixels, the format of its numbers ("": words), and what a hover says; in the table's order.
 _COLUMNS: dict[str, tuple[str, int, str, str | None]] = {
-    "prompt": ("Prompt", 118, "", "Your name for the run, else the prompt's; ⚑: pinned"),
-    "verdict": ("Verdict", 150, "", TERMS["verdict"]),
+    "prompt": ("Prompt", 126, "", "Your name for the run, else the prompt's; ⚑: pinned"),
+    "verdict": ("Verdict", 165, "", TERMS["verdict"]),
     "differs": ("Differs by", 110, "", "The settings that tell the listed runs of one prompt apart"),
     "tags": ("Tags", 70, "", None),
-    "settings": ("Settings", 130, "", "Policy, price, quality target, what a certificate must reach, audit"),
+    "settings": ("Settings", 205, "", "Policy, price, quality target, what a certificate must reach, audit"),
     "quality": ("Quality", 84, "", "The quality target that set the price; –: chosen by hand"),
     "calibration": ("Calibration", 62, "", TERMS["calibration"]),
     "domain": ("Domain", 54, "", None),
     "tokens": ("Tokens", 54, "localized", None),
-    "model": ("Model", 46, "", None),
-    "device": ("Device", 62, "", None),
+    "model": ("Model", 165, "", None),
+    "device": ("Device", 92, "", None),
     "policy": ("Policy", 63, "", "With its price, where the policy has one"),
     "limit": ("Tℓ", 44, "", TERMS["time_limit"]),
     "tau": ("τ", 60, "", TERMS["tau"]),

@@ -4,7 +4,6 @@
 const EDGE = 12, PAUSE_MS = 50, GUTTER = 58, MINI = 16;
 const FOUND = 1, PICKED = 2, ROW = 4, LOST = 8, READ = 16, NOTHING = 255;
 
-const bytes = (text) => (text === null ? null : Uint8Array.from(atob(text), (c) => c.charCodeAt(0)));
 const percent = (value, most) => `${((100 * value) / most).toFixed(1)} %`;
 
 function tipOf(root, cell) {
@@ -120,14 +119,9 @@ function character(piece, event) {
 }
 
 function point(root, event) {
-  const piece = event.target.closest?.(".piece"), box = root.querySelector(".tip");
-  box.hidden = !piece;
-  if (!piece) return;
-  const words = tipOf(root, Number(piece.dataset.cell));
-  if (box.textContent !== words) box.textContent = words;
-  const frame = root.getBoundingClientRect(), x = event.clientX - frame.left, y = event.clientY - frame.top;
-  box.style.left = `${Math.max(0, Math.min(x + 14, frame.width - box.offsetWidth))}px`;
-  box.style.top = `${y + 20 + box.offsetHeight > frame.height ? y - box.offsetHeight - 8 : y + 20}px`;
+  const piece = event.target.closest?.(".piece"), frame = root.getBoundingClientRect();
+  const words = piece && tipOf(root, Number(piece.dataset.cell));
+  tell(root, words, event.clientX - frame.left, event.clientY - frame.top, 20, frame.height);
 }
 
 export default function ({ data, parentElement, setTriggerValue }) {
@@ -135,7 +129,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
   const before = root.data;
   Object.assign(root, { data, view, asked: null });
   if (before?.shade !== data.shade || before?.reads !== data.reads)
-    root.shares = { shade: bytes(data.shade), reads: bytes(data.reads) };
+    root.shares = { shade: data.shade && bytes(data.shade), reads: data.reads && bytes(data.reads) };
   const starts = data.cell_lines;  // first line of every 1/64 of the cells is enough for the picture
   root.cellOfLine = (line) => {
     let low = 0, high = starts.length - 1;

@@ -91,7 +91,10 @@ def draw(store: OwnerView, certificate_id: str) -> None:
             f'<div class="rs-note">{escape(certificate_words.not_promised(whole))}</div>'
         )
     if len(heads):
-        _table_card(row, _worst(heads), "Worst heads", "worst", f"the worst of {len(heads):,} heads")
+        worst = heads.sort_values(["mean_error", "largest_error"], ascending=False, kind="stable")
+        _table_card(
+            row, worst.head(_MOST_WORST), "Worst heads", "worst", f"the worst of {len(heads):,} heads"
+        )
     named = certificate_queries.named_rows(store, row.run_id)
     if named:
         _named_card(row, named)
@@ -181,12 +184,6 @@ def _hover(row: Any) -> str:
         lines.append(f"{told}, largest key in {numbers.share(row.hit_rate, 0)} of rows")
         lines.append(shapes.words(row, "reads"))
     return "\n".join(lines)
-
-
-def _worst(heads: pd.DataFrame) -> pd.DataFrame:
-    """The heads of the largest mean output error, the worst first."""
-    order = heads.sort_values(["mean_error", "largest_error"], ascending=False, kind="stable")
-    return order.head(_MOST_WORST)
 
 
 def _table_card(row: CertificateRow, claims: pd.DataFrame, title: str, key: str, of: str) -> None:

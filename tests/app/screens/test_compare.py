@@ -62,7 +62,7 @@ def test_run_without_a_calibration_or_domain_shows_a_dash(home, record, factory,
     bundle.write_bundle(replace(plain, run=replace(plain.run, calibration=None, domain=None)), home / "spool")
     html = open_page("compare", runs=f"{RUN},{AGAIN}").told
     table = html[html.index("against the baseline") :].split("</table>")[0]
-    assert "nan" not in table and "None" not in table and table.count('<td class="l twice no">–</td>') == 2
+    assert "nan" not in table and "None" not in table and table.count('class="l twice no">–</td>') == 2
 
 
 def test_equal_settings_are_hidden(three, open_page):
@@ -167,7 +167,7 @@ def concluded(page):
 def test_the_page_begins_with_what_the_comparison_comes_to(three, open_page):
     told = concluded(open_page("compare", runs=f"{RUN},{AGAIN}"))
     assert re.search(
-        r"<p><b>τ 0\.85</b>: it reads \d+&nbsp;% less than the baseline, [\d.]+&nbsp;% of the causal area and not "
+        r"<p><b>B τ 0\.85</b>: it reads \d+&nbsp;% less than the baseline, [\d.]+&nbsp;% of the causal area and not "
         r"[\d.]+&nbsp;%\. The next token .*a mean output error of [\d.]+ \(baseline [\d.]+\)\. Of 32 units \d+ read by "
         "another family and [0-9]+ more or less by the same one",
         told,
@@ -268,7 +268,7 @@ def test_repeats_have_the_same_settings_and_two_of_them_are_the_noise(home, reco
 
 def test_kept_is_the_run_s_own_figure_on_runs_and_compare(three, record, open_page):
     html = open_page("compare", runs=f"{RUN},{AGAIN}").told
-    assert f'<td class="">{numbers.share(record.run.density)}</td>' in html
+    assert f'class="">{numbers.share(record.run.density)}</td>' in html
     rows = open_page("runs").dataframe[0].value
     row = rows[rows["run"] == RUN[-8:]].iloc[0]
     assert row["density"] == pytest.approx(100 * record.run.density)

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from routesparse.app.screens.routing_map import head_order, head_prompts, head_scatter, map_figure
+from routesparse.app.screens.routing_map import page as page_module
 from routesparse.app.shell.access import access
 from routesparse.app.shell.view import METRICS
 from routesparse.app.ui import design, numbers, reason_words
@@ -37,9 +38,12 @@ def test_a_head_opens_with_reason_probe_candidates_claims_text_and_other_runs(
     bundle.write_bundle(other, waiting / "spool")
     choice = next(c for c in record.choices if (c.layer, c.head, c.segment) == (2, 3, 1))
     where = {"run": "d4e5b678", "layer": "2", "head": "3", "segment": "1"}
-    assert "g\u00a0≥\u00a0λ" not in open_page("routing_map", **where).told, "candidates are closed"
-    page = open_page("routing_map", **where, candidates="true")
-    html = page.told
+    page = open_page("routing_map", **where)
+    assert "Candidates of layer" not in page.told, "one detail at a time"
+    details = page.segmented_control(key="detail-choice").options
+    assert details == ["Where it looked", "Candidates", "Certificates", "Segments", "Other prompts"]
+    parts = [open_page("routing_map", **where, detail=name).told for name in page_module._DETAILS]
+    html = page.told + "".join(parts)
     assert "Layer 2, head 3: why" in html
     assert reason_words.shown(choice.reason).replace(">", "&gt;") in html
     stored = next(p for p in record.probes if (p.layer, p.head, p.segment) == (2, 3, 1))
@@ -56,7 +60,7 @@ def test_a_head_opens_with_reason_probe_candidates_claims_text_and_other_runs(
 def test_claims_stand_beside_the_audited_truth(filled, record, open_page):
     unit = sparse(record)
     audit = next(a for a in record.audits if (a.layer, a.head, a.segment) == (unit.layer, unit.head, 0))
-    html = open_page("routing_map", **at(unit)).told
+    html = open_page("routing_map", **at(unit), detail="certificates").told
     held = audit.mass >= unit.lower_mass
     certified, audited = numbers.bound(unit.lower_mass), numbers.mass(audit.mass)
     assert f"<td>{certified}</td><td>τ 0.90</td><td>{audited}</td>" in html
@@ -76,7 +80,7 @@ def test_a_missed_bound_says_by_how_much_and_that_some_may_be_missed(home, recor
         for a in record.audits
     )
     bundle.write_bundle(replace(record, audits=audits), home / "spool")
-    html = open_page("routing_map", **at(unit)).told
+    html = open_page("routing_map", **at(unit), detail="certificates").told
     chance = "one bound in 20 may be too high by chance"
     assert "0.004 below the bound" in html and f"At 95 % confidence {chance}" in html
     assert "87.5 % of rows do" in html and "0.0421" in html
@@ -89,7 +93,7 @@ def test_a_head_that_just_misses_tau_shows_a_number_below_it(home, record, open_
     near = replace(unit, lower_mass=0.89996)
     choices = tuple(near if c is unit else c for c in record.choices)
     bundle.write_bundle(replace(record, choices=choices), home / "spool")
-    html = open_page("routing_map", **at(unit)).told
+    html = open_page("routing_map", **at(unit), detail="certificates").told
     claims = html[html.index("Certificates and the truth") :].partition("</table>")[0]
     assert "<td>0.899</td>" in claims and "ran uncertified" in claims and "<td>0.900</td>" not in claims
 
@@ -102,7 +106,7 @@ def test_a_dense_head_has_no_certificate_and_is_not_called_unaudited(home, recor
     choices = tuple(unit if (c.layer, c.head, c.segment) == place else c for c in record.choices)
     audits = tuple(a for a in record.audits if (a.layer, a.head, a.segment) != place)
     bundle.write_bundle(replace(record, choices=choices, audits=audits), home / "spool")
-    html = open_page("routing_map", metric="audited_error", **at(unit)).told
+    html = open_page("routing_map", metric="audited_error", **at(unit), detail="certificates").told
     assert "no certificate applies" in html and "not audited" not in html.lower()
     assert "not measured, or a dense head" in html
     store = access().store
@@ -119,7 +123,10 @@ def test_a_dense_head_has_no_certificate_and_is_not_called_unaudited(home, recor
 
 
 def test_a_unit_without_audit_probe_and_calibration_says_so_and_names_stay_text(filled, open_page):
-    html = open_page("routing_map", run="c0de17aa", layer="0", head="0").told
+    where = {"run": "c0de17aa", "layer": "0", "head": "0"}
+    html = (
+        open_page("routing_map", **where).told + open_page("routing_map", **where, detail="certificates").told
+    )
     assert "Not recorded for this unit" in html and "not measured" in html and "Not audited" in html
     assert "<b>router</b>" not in html and "&lt;b&gt;router&lt;/b&gt;.txt" in html
 
@@ -131,7 +138,10 @@ def test_without_a_calibration_the_conformal_claim_is_not_made(home, record, ope
         choices=tuple(replace(c, conformal_lower_mass=None) for c in record.choices),
     )
     bundle.write_bundle(bare, home / "spool")
-    assert "<td>no calibration</td>" in open_page("routing_map", **at(sparse(record))).told
+    assert (
+        "<td>no calibration</td>"
+        in open_page("routing_map", **at(sparse(record)), detail="certificates").told
+    )
 
 
 def test_certificates_that_failed_are_listed(filled, record, open_page):
@@ -150,7 +160,7 @@ def test_another_checkpoint_is_another_head(home, record, factory, open_page):
     other = factory.rename(record, "abcdabcd00001111")
     bundle.write_bundle(record, home / "spool")
     bundle.write_bundle(replace(other, run=replace(other.run, model_revision="other")), home / "spool")
-    html = open_page("routing_map", run=RUN).told
+    html = open_page("routing_map", run=RUN, detail="prompts").told
     assert "No other stored run of these weights" in html
     rows = compare_queries.over_runs(access().store, queries.Unit(RUN, 0, 0, 0))
     assert list(rows["run_id"]) == [RUN]
@@ -302,7 +312,10 @@ def test_every_metric_has_a_map_and_a_legend(store, draw, metric, run):
     data, shown = draw(metric, run=run)
     json.dumps(data, allow_nan=False)
     told = map_figure.legend(shaped(store, run), shown, metric, design.LIGHT)
-    assert ("scattered" if metric == "shape" else "vertical-slash") in told and "◢ uncertified" in told
+    rows = shaped(store, run)
+    there = rows["shape"].dropna() if metric == "shape" else rows["pattern"].map(design.name)
+    assert all(f"{name} {count}" in told for name, count in there.value_counts().items() if count)
+    assert ("◥ expanded" in told) == (rows["fallback"] == "expand").any() and "◢ uncertified" not in told
 
 
 def test_every_cell_has_its_letter_color_and_hover_and_only_the_ring_moves(store, draw):
@@ -350,7 +363,7 @@ def test_the_margin_holds_times_and_counts_the_fallbacks_of_its_row(store, draw)
     told = f"all segments: {layers.dense_fallback[2]} of {layers.units[2]} units dense by fallback"
     assert told in row["tip"]
     told = map_figure.margin(layers, True, design.LIGHT)
-    assert "Tℓ" in told and "all segments:" in told and "this segment" in told
+    assert "Tℓ" in told and "all segments:" in told
     told = map_figure.margin(layers.assign(limit_us=None), False, design.LIGHT)
     assert "Tℓ" not in told and "segment" not in told
 
@@ -462,7 +475,7 @@ def test_a_head_over_many_prompts_has_deciles_and_the_highest_prompts(home, reco
         choices = tuple(replace(c, density=number / 20) for c in other.choices)
         tau = 0.8 if number == 11 else run.tau
         bundle.write_bundle(replace(other, run=replace(run, tau=tau), choices=choices), home / "spool")
-    page = open_page("routing_map", run="00000003", layer="1", head="1")
+    page = open_page("routing_map", run="00000003", layer="1", head="1", detail="prompts")
     told = "Area kept: median 0.25 over 11 prompts; a tenth below 0.05, a tenth above 0.45."
     assert f"{told} This one: 0.15, above 3 of them. 1 run with other settings left out." in page.told
     table = page.told[page.told.index("text 10") :]

@@ -186,7 +186,7 @@ def test_the_chart_shows_intervals_and_names_methods(found):
     (ends,) = [mark["at"] for mark in chart["marks"] if mark["kind"] == "whiskers"]
     low = next(end[1] for end in ends if end[0] == others["x"][place])
     assert others["y"][place] - low == pytest.approx(1.5)
-    assert "minference=1" in [mark["text"] for mark in chart["marks"] if mark["kind"] == "label"]
+    assert "minference=1" in next(mark["texts"] for mark in chart["marks"] if mark["kind"] == "names")
     assert [row.name for row in tables.beyond(shown)] == ["window=1024"]
     assert all(told[0] != "window=1024" for told in others["told"]), "no mark outside the axes"
     assert chart["y"]["range"][0] > -12, "a control does not flatten what is compared"

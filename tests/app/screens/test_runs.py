@@ -159,7 +159,7 @@ def test_columns_come_from_the_address_and_numbers_keep_their_digits(three, open
     table = page.dataframe[0].value
     small = table.loc[table["run"] == AGAIN[-8:], "worst_row"].iloc[0]
     assert small == 0.0000123 and run_table.columns()["worst_row"]["type_config"]["format"] == "%.2g"
-    assert set(run_table.SHOWN) >= {"verdict", "settings", "calibration", "loss", "kl", "worst_row"}
+    assert set(run_table.SHOWN) >= {"verdict", "settings", "model", "device", "loss"}
     assert run_table.order(table, ["notes", "run", "kl"], False) == ["prompt", "kl", "run"]
     assert run_table.order(table, ["kl"], True) == ["prompt", "differs", "kl"]
     page = open_page("runs", columns="kl,nonsense")
@@ -286,6 +286,17 @@ def test_the_tour_is_of_a_run_with_fallbacks_where_there_is_one(home, record, fa
     page.button(key="tour").click().run()
     page.button(key="analyse").click().run()
     assert went == [("map", {"run": "d4e5b678", "tour": 1}), ("new", {})]
+
+
+def test_the_tour_prefers_a_loss_that_was_measured_under_the_default_policy(
+    home, record, factory, open_page, went
+):
+    bundle.write_bundle(record, home / "spool")
+    priced = factory.priced(factory.rename(record, "a1cea1cea1ce0001"))
+    early = replace(priced.run, created_at="2020-01-01T00:00:00Z")
+    bundle.write_bundle(replace(priced, run=early), home / "spool")
+    open_page("runs").button(key="tour").click().run()
+    assert went == [("map", {"run": "a1ce0001", "tour": 1})]
 
 
 def test_pages_without_runs_say_that_deleted_ones_are_in_the_trash(filled, open_page):
