@@ -244,8 +244,9 @@ def make_calibration():
 
 
 @pytest.fixture
-def fit(home):
-    """A fit of the bundled model's weights, made here: the bundled one of another model."""
+def fit(home, monkeypatch):
+    """The only fit there is, of the bundled model's weights, made here: the bundled one of another model."""
+    monkeypatch.setattr(fitted, "_folders", lambda: (fitted.own_folder(),))
     bundled = fitted.load(str(REPOSITORY / "data" / "fits" / "SmolLM2-135M-Instruct.json"))
     made = replace(
         bundled, name="own", model="demo", model_revision=revision_of(REPOSITORY / "data/models/demo")

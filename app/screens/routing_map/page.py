@@ -53,7 +53,7 @@ _TERMS = {
 }
 
 
-@address.names("run layer head segment batch tour metric order x y brush over mask zoom row candidates")
+@address.names("run layer head segment batch tour metric order x y brush over mask zoom row detail")
 def render() -> None:
     """Draw the page."""
     store = access().store
