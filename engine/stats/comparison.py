@@ -16,7 +16,7 @@ import pandas as pd
 
 from routesparse.engine.config import renamed
 from routesparse.engine.rows import RunRow
-from routesparse.engine.stats.coverage import clustered_interval, difference_interval
+from routesparse.engine.stats.clusters import clustered_interval, difference_interval
 
 UNIT = ["batch_index", "layer", "head", "segment"]
 ALIKE = 0.005  # a smaller relative difference of what is read is called none

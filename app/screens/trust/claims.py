@@ -14,7 +14,7 @@ import streamlit as st
 
 from routesparse.app.shell import scope
 from routesparse.app.ui import design, drift_note, glossary, numbers
-from routesparse.engine.stats.coverage import clustered_interval
+from routesparse.engine.stats.clusters import clustered_interval
 
 GROUPS = {"domain": "Domain", "length": "Length", "family": "Family", "layer": "Layer"}
 _COLUMNS = ("group", "runs", "prompts", "units", "mean", "sd", "least", "most", "low", "high")

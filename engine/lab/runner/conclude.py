@@ -41,7 +41,7 @@ import pandas as pd
 from routesparse.engine.config import DEFAULT_PRICE
 from routesparse.engine.lab.runner.collected import POINT
 from routesparse.engine.stats import hypotheses
-from routesparse.engine.stats.coverage import FEWEST_CLUSTERS
+from routesparse.engine.stats.clusters import FEWEST_CLUSTERS
 from routesparse.engine.stats.paired import RESAMPLES, Arm, Draws
 
 OURS, FIXED, UNIFORM = "routesparse", "minference", "routesparse_no_fallback"

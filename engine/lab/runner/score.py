@@ -34,7 +34,7 @@ from routesparse.engine.lab.suites.registry import find
 from routesparse.engine.provenance import git_commit, versions
 from routesparse.engine.results.evaluations import MOST_BYTES, read
 from routesparse.engine.stats import paired
-from routesparse.engine.stats.coverage import FEWEST_CLUSTERS
+from routesparse.engine.stats.clusters import FEWEST_CLUSTERS
 
 ENOUGH = 80.0  # a task on which dense scores less says nothing about sparse
 

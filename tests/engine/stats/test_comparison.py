@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from routesparse.engine.stats import comparison
-from routesparse.engine.stats.coverage import clustered_interval, difference_interval
+from routesparse.engine.stats.clusters import clustered_interval, difference_interval
 
 
 @pytest.fixture(scope="module")

@@ -1,1 +1,0 @@
-"""The coverage study: do the certificates hold on documents that nothing was fitted on?"""
