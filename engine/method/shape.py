@@ -35,7 +35,7 @@ def shares(mass: np.ndarray, own: np.ndarray, read: np.ndarray | None = None) ->
 
 def _shares(mass: np.ndarray, own: np.ndarray, read: np.ndarray | None) -> np.ndarray:
     units, _, cells = mass.shape
-    far = own[:, :, None] - np.arange(cells)
+    far = np.minimum(own, cells - 1)[:, :, None] - np.arange(cells)  # a picture may end before its rows do
     mass = np.where(far >= 0, mass, 0).astype(np.float64)
     total = mass.sum(-1, keepdims=True)
     known = np.isfinite(total) & (total > 0)

@@ -47,3 +47,10 @@ def test_what_was_not_measured_has_no_shape_and_a_dense_head_reads_all():
     nothing = shape.shares(np.zeros((1, ROWS, CELLS)), OWN[None])[0]
     assert np.isnan(nothing).all() and shape.kind(nothing, dense=False) is None
     assert shape.kind(nothing, dense=True) == "dense"
+
+
+def test_rows_beyond_the_last_cell_of_a_picture_count_as_in_it():
+    mass = head("vertical")[None, :, : CELLS // 2]
+    np.testing.assert_allclose(
+        shape.shares(mass, OWN[None]), shape.shares(mass, np.minimum(OWN, CELLS // 2 - 1)[None])
+    )
