@@ -20,7 +20,7 @@ def clustered_interval(
     resamples: int = RESAMPLES,
 ) -> tuple[float, float]:
     """95 % percentile interval of the mean of ``values``, resampling whole clusters with replacement."""
-    means = _resampled_means(values, clusters, np.random.default_rng(seed), resamples)
+    means = resampled_means(values, clusters, np.random.default_rng(seed), resamples)
     low, high = np.quantile(means, [0.025, 0.975])
     return float(low), float(high)
 
@@ -35,19 +35,20 @@ def difference_interval(
 ) -> tuple[float, float]:
     """95 % percentile interval of mean(after) - mean(before), unpaired: each side's clusters resampled on their own."""
     rng = np.random.default_rng(seed)
-    means_before = _resampled_means(before, before_clusters, rng, resamples)
+    means_before = resampled_means(before, before_clusters, rng, resamples)
     low, high = np.quantile(
-        _resampled_means(after, after_clusters, rng, resamples) - means_before, [0.025, 0.975]
+        resampled_means(after, after_clusters, rng, resamples) - means_before, [0.025, 0.975]
     )
     return float(low), float(high)
 
 
-def _resampled_means(
+def resampled_means(
     values: Sequence[float] | np.ndarray,
     clusters: Sequence[Hashable] | np.ndarray,
     rng: np.random.Generator,
     resamples: int,
 ) -> np.ndarray:
+    """Means of ``values`` over resamples of whole clusters, float64 [resamples]."""
     _, place = np.unique(np.asarray(clusters), return_inverse=True)
     number = int(place.max()) + 1
     sums = np.bincount(place, weights=np.asarray(values, dtype=np.float64), minlength=number)
