@@ -45,18 +45,13 @@ def heads_of(loaded: LoadedModel, windows: Sequence[Drawn], split: str, seed: in
     about = json.loads(json.dumps(about))
     if file.exists() and (kept := json.loads(file.read_text())).pop("about") == about:
         return Heads(**{name: None if rows is None else _tuples(rows) for name, rows in kept.items()})
-    found = weighed(loaded, BesideDense(loaded), windows, split, seed)
+    found = weighed(loaded, windows, split, seed, no_progress)
     paths.write_json(file, {"about": about, **asdict(found)})
     return found
 
 
 def weighed(
-    loaded: LoadedModel,
-    bench: BesideDense,
-    windows: Sequence[Drawn],
-    split: str,
-    seed: int,
-    progress: Progress = no_progress,
+    loaded: LoadedModel, windows: Sequence[Drawn], split: str, seed: int, progress: Progress
 ) -> Heads:
     """What some of the windows say of every head. Progress has the stage "heads"."""
     few, more = _some(windows, FISHER_TEXTS), _some(windows, HEAD_TEXTS)
@@ -66,9 +61,8 @@ def weighed(
         weights = head_fisher(loaded.model, texts, seed)
     except UnsupportedModelError:
         return Heads(None, None)
-    curves = head_curves(
-        bench, (one.text(split, seed) for one in _told(more, "heads", len(few), total, progress))
-    )
+    asked = (one.text(split, seed) for one in _told(more, "heads", len(few), total, progress))
+    curves = head_curves(BesideDense(loaded), asked)
     return Heads(_tuples(weights), None if curves is None else _tuples(head_floors(*curves, weights)))
 
 
@@ -97,11 +91,6 @@ def fit_kind(
     old, kind = fitted.of_model(loaded.revision), documents[0].domain
     prices, seed = (fitted.PRICES, 0) if old is None else (old.prices, old.seed)
     name = fitted.name_for(loaded.name) if old is None else old.name
-    if old is not None and old.tokens != tokens:
-        raise CalibrationError(
-            f"fit {name} of this model has windows of {old.tokens:,} tokens, at prices "
-            f"{', '.join(map(str, prices))}; ask for as many, or fit all kinds anew on the command line"
-        )
     of = {one.name: f"{kind}/{one.name}" for one in documents}
     drawn = draw_windows(documents, of, tokens, windows, loaded.tokenizer, seed)
     check_replayed(drawn)
@@ -110,14 +99,16 @@ def fit_kind(
     asked = Asked(loaded.name, None, seed, "calibration", tokens, shlex.join(map(str, words)))
     asked = replace(asked, head_floors=heads.head_floors)
     header = header_of(asked, loaded)
-    if old is not None and (old.library_hash, old.stamp) != (header["library_hash"], header["stamp"]):
+    same = ("tokens", "library_hash", "stamp")
+    if old is not None and any(getattr(old, one) != header[one] for one in same):
         raise CalibrationError(
-            f"fit {name} of this model is by another version of the method; fit all kinds anew on the command line"
+            f"fit {name} of this model has windows of {old.tokens:,} tokens, prices {', '.join(map(str, prices))} and "
+            f"pattern library {old.library_hash}; ask for as many tokens, or fit all kinds anew on the command line"
         )
     bench = BesideDense(loaded)
     bench.profiles = bench.prepared(Measuring.probes, progress)
     if old is None:
-        heads = weighed(loaded, bench, drawn, asked.split, seed, progress)
+        heads = weighed(loaded, drawn, asked.split, seed, progress)
         header = header_of(replace(asked, head_floors=heads.head_floors), loaded)
     measuring = Measuring(bench, header, heads.head_floors, raises=True)
     rows: list[dict[str, Any]] = []
