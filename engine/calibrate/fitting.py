@@ -76,11 +76,7 @@ def check_replayed(windows: Sequence[Drawn]) -> None:
 
 
 def fit_kind(
-    loaded: LoadedModel,
-    documents: Sequence[Document],
-    windows: int,
-    tokens: int,
-    progress: Progress = no_progress,
+    loaded: LoadedModel, documents: Sequence[Document], windows: int, tokens: int, progress: Progress
 ) -> Fitted:
     """One kind of text, measured by this process: a fit, or the model's own fit with this kind in it.
 

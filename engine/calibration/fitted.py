@@ -30,7 +30,7 @@ from routesparse.engine.calibration import folders
 from routesparse.engine.calibration.checks import RoundedShare, check_stamp
 from routesparse.engine.calibration.drift import ALARM_LEVEL, LEAST_SPREAD, SHRINKAGE, Rate
 from routesparse.engine.config import HeadFloors, Price
-from routesparse.engine.errors import CalibrationError, InputError
+from routesparse.engine.errors import CalibrationError
 from routesparse.engine.schema import (
     FILLED,
     Count,
@@ -265,12 +265,6 @@ def own_folder() -> Path:
 def name_for(model: str) -> str:
     """What a model's fit is called, after its folder, file or hub id."""
     return "".join(c if c.isalnum() or c in "-_" else "-" for c in Path(model).name)
-
-
-def check_tokens(tokens: int) -> None:
-    """Of a window. Errors: InputError."""
-    if tokens < LEAST_TOKENS:
-        raise InputError(f"tokens {tokens}: shorter windows are not replayed; use at least {LEAST_TOKENS:,}")
 
 
 def known() -> list[str]:

@@ -57,7 +57,8 @@ def fit(
     hours on a CPU.
     """
     report = Reporter()
-    fitted.check_tokens(tokens)
+    if tokens < (least := fitted.LEAST_TOKENS):
+        raise InputError(f"tokens {tokens}: shorter windows are not replayed; use at least {least:,}")
     kinds = [path.name for path in prompts]
     for path, kind in zip(prompts, kinds, strict=True):
         if not path.is_dir() or kinds.count(kind) > 1 or kind == fitted.MIXED:

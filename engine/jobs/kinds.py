@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from routesparse.engine.calibration.choose import LEAST_CLUSTERS
-from routesparse.engine.calibration.fitted import MIXED, check_tokens
+from routesparse.engine.calibration.fitted import LEAST_TOKENS, MIXED
 from routesparse.engine.calibration.folders import check_name, check_not_bundled, length_buckets
 from routesparse.engine.config import (
     MAX_TOKENS,
@@ -125,20 +125,17 @@ class FitRequest(Request):
 
     name: Line = ""  # of the kind of text
     model: Line = "demo"
-    windows: Annotated[int, Whole(2 * LEAST_CLUSTERS, 10_000)] = 24  # at least, as many of each document
-    tokens: PromptTokens = 8_192  # of a window; half where a document is shorter
+    windows: Annotated[int, Whole(LEAST_CLUSTERS, 10_000)] = 24  # at least, as many of each document
+    tokens: Annotated[int, Whole(LEAST_TOKENS, MAX_TOKENS)] = 8_192  # of a window; half of a shorter document
     owner: Text | None = None  # nobody's: a fit is the default of all who use the machine
 
     def __post_init__(self) -> None:
         check_request(self)
         check_name(self.name)
-        check_tokens(self.tokens)
         if self.name == MIXED:
             raise ConfigError(f"{MIXED!r} are all kinds of text together; choose another name")
         if self.owner is not None:
-            raise ConfigError(
-                "a fit changes everybody's default; the operator makes it with `routesparse fit`"
-            )
+            raise ConfigError("a fit is everybody's default; the operator makes it by `routesparse fit`")
 
     @property
     def title(self) -> str:

@@ -37,8 +37,7 @@ def loss_card(fit: Fitted | None, model: str, revision: str) -> None:
     """Loss over price, a line a kind of text."""
     with elements.card("curves", "Loss against price, by domain", "loss"):
         if fit is None:
-            told = f"{model} is not fitted: no loss by price. To fit it, a folder of texts a domain:"
-            jobs_view.to_fit(told, model)
+            jobs_view.to_fit(f"{model} is not fitted: no loss by price. To fit it, a folder a domain:", model)
             return
         plot.show(
             figures.loss_over_price(fit, design.current_theme()), "curves", "Loss over price, by domain"

@@ -44,7 +44,7 @@ def render() -> None:
             _checklist(opened, name, model, checked)
         if checked.usable and checked.size is not None:
             with st.container(border=True, key="card-texts", gap="small"):
-                _of_texts(opened, name, model, checked)
+                _of_texts(opened, name, model, checked.fit, checked.size.max_tokens)
     with right:
         with st.container(border=True, key="card-workers", gap="small"):
             st.html('<div class="rs-h">Where jobs run</div>')
@@ -120,11 +120,10 @@ def _takes(opened: Access, request: Preparation) -> str | None:
     return f"{span}, from {numbers.several(past.jobs, 'earlier job')} like this"
 
 
-def _of_texts(opened: Access, named: str, model: str, checked: model_checks.Checked) -> None:
+def _of_texts(opened: Access, named: str, model: str, fit: fitted.Fitted | None, most: int) -> None:
     """The form of a fit or a calibration; every problem is named at once, and the button works when there is none."""
-    assert checked.size is not None
     st.html('<div class="rs-h">Fit or calibrate on your texts</div>')
-    fit, owner, most = checked.fit, identity.owner(), checked.size.max_tokens
+    owner = identity.owner()
     kind = texts.kind() if owner is None else CalibrateRequest
     if owner is not None:
         elements.note("A fit changes everybody’s default: the operator fits on the command line.")

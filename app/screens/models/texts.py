@@ -11,6 +11,7 @@ from routesparse.app.shell.session_memory import remembered
 from routesparse.app.ui import elements, numbers
 from routesparse.app.ui.glossary import TERMS
 from routesparse.engine.calibration.artifact import known
+from routesparse.engine.calibration.choose import LEAST_CLUSTERS
 from routesparse.engine.calibration.fitted import LEAST_TOKENS as LEAST_WINDOW
 from routesparse.engine.calibration.fitted import Fitted
 from routesparse.engine.calibration.folders import LEAST_TOKENS, check_not_bundled, own_folder
@@ -41,8 +42,8 @@ def choose() -> Found:
         "Texts",
         key="texts",
         accept_multiple_files=True,
-        help=f"Several text files in UTF-8, or .jsonl files with one document a line under {IN_WORDS}; deleted when the job is "
-        "done",
+        help=f"Several text files in UTF-8, or .jsonl files with one document a line under {IN_WORDS}; the job's end "
+        "deletes them",
     )
     key = tuple(part for file in files for part in (file.name, file.getvalue()))
     return remembered(
@@ -82,20 +83,13 @@ def _documents(label: str, content: bytes, wrong: list[str]) -> Iterator[PromptT
         yield decode_prompt(prompt.encode(), f"{label} #{number}")
 
 
-def _name() -> str:
-    return st.text_input("Domain", key="domain-name", placeholder="such as contracts").strip()
-
-
 def fit_settings(max_tokens: int, fit: Fitted | None) -> dict[str, Any]:
     """Draw the settings; fields of a FitRequest. fit: that the domain is added to, whose tokens and prices it takes."""
     one, two, three = st.columns(3)
-    with one:
-        name = _name()
-    with two:
-        windows = st.number_input("Windows, at least", 16, value=24, help="As many of each text")
+    name = one.text_input("Domain", key="domain-name", placeholder="such as contracts").strip()
+    windows = two.number_input("Windows, at least", LEAST_CLUSTERS, value=24, help="As many of each text")
     most = max(LEAST_WINDOW, min(_MOST, max_tokens)) if fit is None else fit.tokens
-    with three:
-        tokens = st.number_input("Tokens a window", LEAST_WINDOW, value=most, disabled=fit is not None)
+    tokens = three.number_input("Tokens a window", LEAST_WINDOW, value=most, disabled=fit is not None)
     if fit is not None:
         prices = ", ".join(f"{one:g}" for one in fit.prices)
         instead = f", in place of its {name}" * (name in fit.domains)
@@ -109,7 +103,7 @@ def settings(max_tokens: int) -> dict[str, Any]:
     """Draw the settings; fields of a CalibrateRequest."""
     one, two, three = st.columns(3)
     with one:
-        name = _name()
+        name = st.text_input("Domain", key="domain-name", placeholder="such as contracts").strip()
         policy = st.selectbox("Policy", CALIBRATED, key="calibrated-policy", help=TERMS["policy"])
     with two:
         least = st.number_input(

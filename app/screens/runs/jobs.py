@@ -180,11 +180,12 @@ def _steps_html(job: Job) -> str:
     """The stages as a row: done, now, to come; the last one reached is marked where the job failed."""
     # Measuring, compiling and weighing are listed only while they happen, dense where it was asked for.
     asked = '"measure_dense": true' in job.request_json or '"audit": "full"' in job.request_json
-    rare = (
-        {"compile", "heads"}
-        | ({"profile"} if job.kind != "profile" else set())
-        | (set() if asked else {"dense"})
-    )
+    rare = {
+        "compile",
+        "heads",
+        *(() if job.kind == "profile" else ("profile",)),
+        *(() if asked else ("dense",)),
+    }
     names = [stage for stage in STAGES.get(job.kind, STAGES["analyse"]) if stage not in rare - {job.stage}]
     at = names.index(job.stage) if job.stage in names else -1
     marks = []
