@@ -87,7 +87,7 @@ def fit_settings(max_tokens: int, fit: Fitted | None) -> dict[str, Any]:
     """Draw the settings; fields of a FitRequest. fit: that the domain is added to, whose tokens and prices it takes."""
     one, two, three = st.columns(3)
     name = one.text_input("Domain", key="domain-name", placeholder="such as contracts").strip()
-    windows = two.number_input("Windows, at least", LEAST_CLUSTERS, value=24, help="As many of each text")
+    windows = two.number_input("Windows, at least", LEAST_CLUSTERS, value=24, help="19 texts for a bound")
     most = max(LEAST_WINDOW, min(_MOST, max_tokens)) if fit is None else fit.tokens
     tokens = three.number_input("Tokens a window", LEAST_WINDOW, value=most, disabled=fit is not None)
     if fit is not None:

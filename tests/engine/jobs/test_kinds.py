@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from routesparse.engine.calibrate import fitting
 from routesparse.engine.calibration import fitted
 from routesparse.engine.cli.worker import calibrate, fit, measure_profile
 from routesparse.engine.errors import InputError, PromptError
@@ -222,7 +223,8 @@ def test_a_kind_of_text_is_fitted_by_a_job_and_added_to_the_fit_that_is_there(
 ):
     """With the engine: heads are weighed once, a kind replaces its own windows alone, other tokens are refused."""
     monkeypatch.setattr(tiny_model, "LIMIT", 1_200)
-    monkeypatch.setattr(fitted, "PRICES", (0.5, 4.0))
+    monkeypatch.setattr(fitted, "PRICES", (4.0,))
+    monkeypatch.setattr(fitting, "HEAD_TEXTS", 1)
     model = tiny_model.save_measured(home)
     prepare = WarmPreparation(measure_profile, calibrate, fit, WarmModel())
 
@@ -245,8 +247,8 @@ def test_a_kind_of_text_is_fitted_by_a_job_and_added_to_the_fit_that_is_there(
     job, stages, first = made("law")
     assert (job.state, job.failure, job.result) == ("done", None, "tiny")
     assert stages == ["load", "tokenize", "heads", "windows", "write"]
-    assert (first.domains, first.prices, len(first.windows)) == (["law"], (0.5, 4.0), 20)
-    assert first.head_floors and max(one.kl[1] for one in first.windows) > 0
+    assert (first.domains, first.prices, len(first.windows)) == (["law"], (4.0,), 20)
+    assert first.head_floors and max(one.kl[0] for one in first.windows) > 0
     job, stages, both = made("verse")
     assert "heads" not in stages and both.domains == ["law", "verse"] and both.of("law") == first.of("law")
     assert (both.weights, both.head_floors, both.stamp) == (first.weights, first.head_floors, first.stamp)
@@ -255,6 +257,6 @@ def test_a_kind_of_text_is_fitted_by_a_job_and_added_to_the_fit_that_is_there(
     assert {one.document for one in again.of("law")} == {"0.txt", "1.txt"}
     job, _, same = made("law", tokens=1_100)
     assert job.failure.kind == "calibration" and same == again
-    assert "has windows of 1,025 tokens, prices 0.5, 4.0 and pattern library" in job.failure.message
+    assert "has windows of 1,025 tokens, prices 4.0 and pattern library" in job.failure.message
     with pytest.raises(InputError, match="the operator makes it"):
         queue.of("a" * 32).submit(FitRequest("law"), documents())
