@@ -70,8 +70,7 @@ def check_replayed(windows: Sequence[Drawn]) -> None:
     """Errors: CalibrationError for windows too short for a replay, before any is measured."""
     if any(rows_of(one.window.tokens - 1, 0) is None for one in windows):
         raise CalibrationError(
-            f"some windows have fewer than {fitted.LEAST_TOKENS:,} tokens, half of what was asked for, and can't be "
-            "replayed; pass longer texts, or ask for longer windows"
+            f"windows of short texts have fewer than {fitted.LEAST_TOKENS:,} tokens; pass longer texts, or ask for more"
         )
 
 
@@ -166,8 +165,7 @@ def fitted_from(
     if any(name not in row for window in whole for row in window for name in NEEDED):
         raise CalibrationError("these windows are too short to be replayed; measure longer ones")
     if not whole:
-        why = next((f", such as for {row['failed']}" for row in rows if "failed" in row), "")
-        raise CalibrationError(f"no window was measured at every price{why}; try again")
+        raise CalibrationError("no window was measured at every price; try again")
     if any(row["split"] == "test" for window in whole for row in window):
         raise CalibrationError("these windows are of the test split; fit on the calibration split alone")
     return Fitted(

@@ -1,8 +1,7 @@
 """The kinds of jobs beside an analysis, all for a model's preparation, and reading any job's request.
 
 "profile" measures what plans and the probe cost on the worker's device for a model's head size. "calibrate" measures
-how far the probe flatters the selected heads on texts that travel with the job (documents.py), "fit" what the model
-loses on them at each price.
+how far the probe flatters the selected heads on texts that come with the job (documents.py), "fit" the loss by price.
 """
 
 from __future__ import annotations

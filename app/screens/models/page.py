@@ -147,16 +147,13 @@ def _of_texts(opened: Access, named: str, model: str, fit: fitted.Fitted | None,
     if isinstance(request, FitRequest):
         windows = texts.windows(documents, request)
         prefills = windows * (1 + len(fitted.PRICES if fit is None else fit.prices))
-        takes = _takes(opened, request) or f"{prefills:,} prefills" + ", and the heads are weighed" * (
-            fit is None
-        )
+        more = " and weighing the heads" * (fit is None)
+        takes = _takes(opened, request) or f"{prefills:,} prefills{more}, hours on a CPU"
         elements.note(f"{windows:,} windows of {request.tokens:,} tokens: {takes}.")
     elif request is not None:
         takes = _takes(opened, request) or "each takes about as long as an audited analysis of its length"
-        elements.note(
-            f"{request.prompts:,} prompts of {request.least_tokens:,} to {request.most_tokens:,} "
-            f"tokens at most: {takes}."
-        )
+        lengths = f"{request.least_tokens:,} to {request.most_tokens:,}"
+        elements.note(f"{request.prompts:,} prompts of {lengths} tokens at most: {takes}.")
     if not (documents and wishes["name"]):
         missing = "Name the domain of these texts" if documents else "Upload texts and name their domain"
         elements.note(f"{missing} to begin.")

@@ -93,9 +93,7 @@ def fit_settings(max_tokens: int, fit: Fitted | None) -> dict[str, Any]:
     if fit is not None:
         prices = ", ".join(f"{one:g}" for one in fit.prices)
         instead = f", in place of its {name}" * (name in fit.domains)
-        elements.note(
-            f"Added to the fit on {', '.join(fit.domains)}{instead}: at its prices, {prices}, and its tokens a window."
-        )
+        elements.note(f"Added to the fit on {', '.join(fit.domains)}{instead}, at its prices: {prices}.")
     return {"name": name, "windows": windows, "tokens": tokens if fit is None else fit.tokens}
 
 

@@ -114,8 +114,8 @@ def test_models_names_the_price_of_each_kind_or_the_command_that_fits(demo_home,
     page = open_page("models")
     told = "Fitted on code, dialog, prose; price for a loss of 0.01 nats: 0.06 on code, 0.12 on dialog"
     assert told in page.told and "0.18 on prose, 0.09 on mixed" in page.told
-    assert "Added to the fit on code, dialog, prose: at its prices, 0.06, " in page.told
+    assert "Added to the fit on code, dialog, prose, at its prices: 0.06, " in page.told
     (fitted.own_folder() / "own.json").unlink()
     page = open_page("models")
     assert "Not fitted: no loss target; price 0.5." in page.told
-    assert "fit demo --prompts FOLDER" in page.told and "and the heads are weighed" in page.told
+    assert "fit demo --prompts FOLDER" in page.told and "and weighing the heads" in page.told
