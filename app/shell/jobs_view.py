@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from datetime import UTC, datetime
 from html import escape
@@ -35,6 +36,8 @@ STAGE_NAMES = {
     "dense": "compare with dense attention",
     "fold A": "fit on the first texts",
     "fold B": "take δ from the others",
+    "heads": "weigh the heads",
+    "windows": "measure each window at each price",
     "write": "write the result",
 }
 _STEPS = {"analyse": "layer", "calibrate": "prompt"}
@@ -54,6 +57,14 @@ def worker_note(queue: JobQueue) -> None:
             f"<code>{escape(states.here('make run'))}</code> starts the dashboard and a worker; "
             f"<code>{escape(states.here(START_WORKER))}</code> starts a worker alone.</div>"
         )
+
+
+def to_fit(text: str, model: str, linked: bool = True) -> None:
+    """How a model gets a fit: behind a text the command, and a link to the page that has a form for it."""
+    command = states.here(f"{states.PROGRAM} fit {shlex.quote(model)} --prompts FOLDER --prompts FOLDER")
+    st.html(f'<div class="rs-note">{escape(text)} <code>{escape(command)}</code></div>')
+    if linked:
+        navigate.link("Fit it on the page Models", "models", named=model)
 
 
 def doing(job: Job, position: int | None) -> str:

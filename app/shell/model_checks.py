@@ -49,13 +49,13 @@ class Check:
 class Checked:
     """A model's list, and what its page offers: calibrations that fit, and the size where the files are whole.
 
-    unfitted: whether the weights are whole and have no fit.
+    fit: of the weights, where it can be read.
     """
 
     checks: Sequence[Check]
     size: PromptSize | None
     fitting: Sequence[Calibration] = ()
-    unfitted: bool = False
+    fit: fitted.Fitted | None = None
 
     @property
     def usable(self) -> bool:
@@ -90,10 +90,12 @@ def check(
         checks.append(_memory(model, size, devices, memory_bytes))
     checks.append(_profile(size, devices))
     fitting: list[Calibration] = []
+    fit = None
     if files[1].state == "ok":
         calibrated, fitting = _calibrations(folder, owner)
-        checks += [calibrated, _fit(folder)]
-    return Checked(checks, size, fitting, checks[-1].state == "missing" and files[1].state == "ok")
+        target, fit = _fit(folder)
+        checks += [calibrated, target]
+    return Checked(checks, size, fitting, fit)
 
 
 def calibrations_for(folder: Path, owner: str | None, rescaled: bool = False) -> list[Calibration]:
@@ -214,21 +216,21 @@ def _calibrations(folder: Path, owner: str | None) -> tuple[Check, list[Calibrat
     return Check("Calibrations", "missing", text), []
 
 
-def _fit(folder: Path) -> Check:
+def _fit(folder: Path) -> tuple[Check, fitted.Fitted | None]:
     try:
         found = fitted.of_model(revision_of(folder))
     except InputError as error:
-        return Check("Loss target", "problem", f"{error}.")
+        return Check("Loss target", "problem", f"{error}."), None
     if found is None:
-        return Check("Loss target", "missing", f"Not fitted: no loss target; price {RouterConfig.price:g}.")
+        told = f"Not fitted: no loss target; price {RouterConfig.price:g}."
+        return Check("Loss target", "missing", told), None
     prices = []
     for kind in [*found.domains, fitted.MIXED]:
         aim = aimed(found, kind, DEFAULT_LOSS)
         prices.append(f"{aim.price:g} on {kind}" + " (the least; not kept at .95)" * (aim.found is None))
     on = f"Fitted on {', '.join(found.domains)}"
-    return Check(
-        "Loss target", "ok", f"{on}; price for a loss of {DEFAULT_LOSS:g} nats: {', '.join(prices)}."
-    )
+    told = f"{on}; price for a loss of {DEFAULT_LOSS:g} nats: {', '.join(prices)}."
+    return Check("Loss target", "ok", told), found
 
 
 def _said(one: Calibration) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from routesparse.app.ui import numbers
 from routesparse.engine.errors import ConfigError
-from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest
+from routesparse.engine.jobs.kinds import CalibrateRequest, FitRequest, ProfileRequest
 from routesparse.engine.jobs.request import Request, RunRequest
 from routesparse.engine.models.rope import RopeScaling
 
@@ -54,6 +54,8 @@ def asked(request: Request) -> str:
             f"{request.least_tokens:,} to {request.most_tokens:,} tokens",
             f"{request.fold_a} prompts to fit on and {request.fold_b} to take δ from per length",
         ]
+    elif isinstance(request, FitRequest):
+        found.append(f"{request.windows} windows or more of {request.tokens:,} tokens")
     elif isinstance(request, RunRequest):
         config = request.config()
         price, layer = (config.price, config.tau_layer) if config.policy == "priced" else (None, None)

@@ -24,6 +24,7 @@ from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.profiles.measure import NamedProfile, prepare_profile
+from routesparse.engine.progress import Progress, no_progress
 from routesparse.engine.record.trace import Trace
 from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.replay import Keeping, figures_of, log_p, replayed, rows_of
@@ -92,14 +93,14 @@ class BesideDense:
         self._references: dict[str, Tensor] = {}
         self._graphs = Graphs(capture=captured)
 
-    def prepared(self, probes: Iterable[Probe]) -> Profiles:
+    def prepared(self, probes: Iterable[Probe], progress: Progress = no_progress) -> Profiles:
         """The latency profile of each probe, measured here where none fits.
 
         It is for ``profiles`` of every process that measures with this one: each would find or measure its own while
         the others disturb it, and route otherwise. Errors: ProfileError.
         """
         return {
-            probe: prepare_profile("auto", self._loaded, RouterConfig(probe=probe))
+            probe: prepare_profile("auto", self._loaded, RouterConfig(probe=probe), progress)
             for probe in sorted(probes)
         }
 

@@ -11,7 +11,7 @@ nats a token against exact attention, to second order. One backward pass a text;
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,7 +28,7 @@ NAME = "routesparse_fisher"
 CHUNK = 2_048  # positions whose logits exist at a time
 
 
-def head_fisher(model: Any, texts: Sequence[Sequence[int]], seed: int) -> np.ndarray:
+def head_fisher(model: Any, texts: Iterable[Sequence[int]], seed: int) -> np.ndarray:
     """tr F / D of every layer and head, float64 [L, H], a mean over the texts' positions.
 
     model: a causal transformers model. texts: token ids, at least one, each of at least two tokens. Tokens are drawn

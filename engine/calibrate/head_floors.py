@@ -9,7 +9,7 @@ good on windows that it was not measured on (data/results/LOSS.md).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ LEAST_LOSS = 1e-12
 
 
 @torch.no_grad()
-def head_curves(bench: BesideDense, texts: Sequence[Text]) -> tuple[np.ndarray, np.ndarray] | None:
+def head_curves(bench: BesideDense, texts: Iterable[Text]) -> tuple[np.ndarray, np.ndarray] | None:
     """Means over texts by price, layer and head, float64 [P, L, H]: ||output - exact output||^2, and area.
 
     None where no text is long enough to be routed.

@@ -13,7 +13,7 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -157,14 +157,15 @@ def header_of(asked: Asked, loaded: LoadedModel) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Measuring:
-    """One window by one process: a row a price; a row that failed says why."""
+    """One window by one process: a row a price; a row that failed says why, or what failed is raised (raises)."""
 
     bench: BesideDense
     header: dict[str, Any]
     head_floors: HeadFloors | None = None
     probes: Sequence[Probe] = (RouterConfig.probe,)
+    raises: bool = False
 
-    def __call__(self, given: tuple[Drawn, tuple[float, ...]]) -> list[dict[str, Any]]:
+    def __call__(self, given: tuple[Drawn, Iterable[float]]) -> list[dict[str, Any]]:
         drawn, prices = given
         window, about = drawn.window, self.header
         text = drawn.text(about["split"], about["seed"])
@@ -193,7 +194,7 @@ class Measuring:
             options = {"policy": "priced", "price": price, "head_floors": self.head_floors}
             found: dict[str, Any] = self.bench.lost(text, options)
         except (RouteSparseError, RuntimeError) as error:  # torch's own, such as out of memory
-            if broken_device() is not None:
+            if self.raises or broken_device() is not None:
                 raise
             return {"failed": f"{type(error).__name__}: {error}"[:500]}
         row = {**found, "agreement": found.pop("agree")}

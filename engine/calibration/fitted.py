@@ -50,6 +50,8 @@ STATED_FACTOR = 1.5  # without a fit; on three public models and kinds of text i
 LEAST_WINDOWS = 12  # of a kind, for an alarm
 FLOOR = 1e-6  # nats: below it a loss is rounding
 DEFAULT_LOSS = 0.01  # nats a token, in the mean over texts of a kind
+PRICES = (0.06, 0.09, 0.12, 0.18, 0.25, 0.35, 0.5, 0.7)  # that are measured
+LEAST_TOKENS = 1_025  # of a window: shorter ones are not replayed (runtime/replay.py)
 
 
 @dataclass(frozen=True)
@@ -256,8 +258,13 @@ def unfitted(replayed: float) -> Prediction:
 
 
 def own_folder() -> Path:
-    """Where the fits of this machine go."""
-    return paths.home() / "fits"
+    """Where the fits of this machine go, or of all that share its queue."""
+    return paths.workplace() / "fits"
+
+
+def name_for(model: str) -> str:
+    """What a model's fit is called, after its folder, file or hub id."""
+    return "".join(c if c.isalnum() or c in "-_" else "-" for c in Path(model).name)
 
 
 def known() -> list[str]:

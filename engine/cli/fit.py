@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from routesparse.engine.calibrate.tuning_windows import Drawn
     from routesparse.engine.calibration.fitted import Fitted
 
-LEAST_TOKENS = 1_024
-
 
 def fit(
     context: typer.Context,
@@ -44,7 +42,7 @@ def fit(
         int, typer.Option(help="Windows of each kind; a bound at .95 wants 19 documents.")
     ] = 24,
     tokens: Annotated[int, typer.Option(help="Of a window; half where a document is shorter.")] = 16_384,
-    prices: Annotated[str, typer.Option(help="Prices to measure.")] = "0.06,0.09,0.12,0.18,0.25,0.35,0.5,0.7",
+    prices: Annotated[str, typer.Option(help="Prices to measure.")] = ",".join(map(str, fitted.PRICES)),
     name: Annotated[str | None, typer.Option(help="Of the result; default: the model's.")] = None,
     out: Annotated[Path | None, typer.Option(help="File; default: <home>/fits/NAME.json.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the windows.")] = 0,
@@ -59,8 +57,8 @@ def fit(
     hours on a CPU.
     """
     report = Reporter()
-    if tokens < LEAST_TOKENS:
-        raise InputError(f"tokens {tokens}: shorter windows are not replayed; use at least {LEAST_TOKENS:,}")
+    if tokens < (least := fitted.LEAST_TOKENS):
+        raise InputError(f"tokens {tokens}: shorter windows are not replayed; use at least {least:,}")
     kinds = [path.name for path in prompts]
     for path, kind in zip(prompts, kinds, strict=True):
         if not path.is_dir() or kinds.count(kind) > 1 or kind == fitted.MIXED:
@@ -71,7 +69,7 @@ def fit(
     from routesparse.engine.calibrate.tuning_rows import WINDOW, read_measured
     from routesparse.engine.models.load import load_model
 
-    called = name or "".join(c if c.isalnum() or c in "-_" else "-" for c in Path(model).name)
+    called = name or fitted.name_for(model)
     check_name(called)
     path = json_target(out or fitted.own_folder() / f"{called}.json")
     file = path.with_suffix(".jsonl")
@@ -81,6 +79,7 @@ def fit(
     heads: list[fitting.Heads] = []
 
     def weighed(drawn: Sequence[Drawn]) -> HeadFloors | None:
+        fitting.check_replayed(drawn)
         report.line("weighing the heads")
         loaded = load_model(model, rope=scaling)
         heads.append(fitting.heads_of(loaded, drawn, "calibration", seed, path.with_suffix(".heads")))

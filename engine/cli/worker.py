@@ -20,8 +20,9 @@ from routesparse.engine.prompts.text import PromptText
 
 if TYPE_CHECKING:
     from routesparse.engine.calibration.artifact import Calibration
+    from routesparse.engine.calibration.fitted import Fitted
     from routesparse.engine.decide.ahead import Compiled
-    from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest
+    from routesparse.engine.jobs.kinds import CalibrateRequest, FitRequest, ProfileRequest
     from routesparse.engine.jobs.presence import Device
     from routesparse.engine.method.latency import LatencyProfile
     from routesparse.engine.models.load import LoadedModel
@@ -49,7 +50,7 @@ def worker(
         run_worker(
             paths.home(),
             WarmAnalysis(_analyze_prompt, warm),
-            WarmPreparation(measure_profile, calibrate, warm),
+            WarmPreparation(measure_profile, calibrate, fit, warm),
             once=once,
             describe=_device,
             compile_ahead=compile_ahead,
@@ -88,15 +89,11 @@ def measure_profile(request: ProfileRequest, progress: Progress) -> LatencyProfi
 def calibrate(
     request: CalibrateRequest, loaded: LoadedModel, documents: Sequence[PromptText], progress: Progress
 ) -> Calibration:
-    """What a job of kind "calibrate" makes. Errors: InputError, and those of make_calibration."""
+    """What a job of kind "calibrate" makes. Errors: those of make_calibration."""
     from routesparse.engine.calibrate.fit import Recipe, cut_folds
     from routesparse.engine.calibrate.measure import make_calibration
     from routesparse.engine.calibrate.prompts import tokenized
 
-    if request.most_tokens > loaded.max_tokens:
-        raise InputError(
-            f"prompts of {request.most_tokens:,} tokens are longer than the model reads, {loaded.max_tokens:,}"
-        )
     recipe = Recipe(
         request.name,
         request.name,
@@ -109,6 +106,17 @@ def calibrate(
     return make_calibration(
         loaded, cut_folds({request.name: texts}, recipe, loaded.tokenizer), recipe, progress
     )
+
+
+def fit(
+    request: FitRequest, loaded: LoadedModel, documents: Sequence[PromptText], progress: Progress
+) -> Fitted:
+    """What a job of kind "fit" makes. Errors: those of fit_kind."""
+    from routesparse.engine.calibrate.fitting import fit_kind
+    from routesparse.engine.calibrate.prompts import tokenized
+
+    texts = [tokenized(document, request.name, loaded.tokenizer) for document in documents]
+    return fit_kind(loaded, texts, request.windows, request.tokens, progress)
 
 
 def _has_nvidia_driver() -> bool:

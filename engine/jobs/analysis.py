@@ -1,4 +1,4 @@
-"""What a worker does: analyses, and the profiles and calibrations that prepare a model.
+"""What a worker does: analyses, and the profiles, calibrations and fits that prepare a model.
 
 One model is kept warm between jobs; torch comes with the first of them.
 """
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from routesparse.engine import paths
 from routesparse.engine.bulk.asked import Analyst, Asked
-from routesparse.engine.calibration import tuned
+from routesparse.engine.calibration import fitted, tuned
 from routesparse.engine.calibration.folders import own_folder
 from routesparse.engine.config import parse_trace
-from routesparse.engine.errors import CalibrationError, ConfigError, is_out_of_memory
+from routesparse.engine.errors import CalibrationError, ConfigError, InputError, is_out_of_memory
 from routesparse.engine.jobs.documents import unpack
-from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest
+from routesparse.engine.jobs.kinds import CalibrateRequest, FitRequest, ProfileRequest
 from routesparse.engine.jobs.request import Request, RunRequest
 from routesparse.engine.prompts.text import PromptText
 from routesparse.engine.rows import RunRecord
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from routesparse.engine.models.load import LoadedModel
     from routesparse.engine.models.rope import RopeScaling
 
-    Artifact = LatencyProfile | Calibration
+    Artifact = LatencyProfile | Calibration | fitted.Fitted
 
 Report = Callable[[str, int, int], None]  # stage, done, total; raises to stop the analysis
 # The seam of run_worker: (request, prompt, run id, report) -> the record of that run id.
@@ -39,6 +39,7 @@ Analyze = Callable[[RunRequest, PromptText, str, Report], RunRecord]
 Prepare = Callable[[Request, bytes, Path, Report], str]
 MeasureProfile = Callable[[ProfileRequest, Report], "Artifact"]
 Calibrate = Callable[[CalibrateRequest, "LoadedModel", Sequence[PromptText], Report], "Artifact"]
+Fit = Callable[[FitRequest, "LoadedModel", Sequence[PromptText], Report], "Artifact"]
 # What run_worker compiles from its start on; None where there is nothing to compile for.
 CompileAhead = Callable[[], "Compiled | None"]
 
@@ -46,7 +47,7 @@ _CHANGED = "the quality target {!r} changed or was deleted since this job was su
 
 
 class WarmModel:
-    """The model that was used last, or another one in its place; analyses and calibrations share it."""
+    """The model that was used last, or another one in its place; analyses, calibrations and fits share it."""
 
     def __init__(self) -> None:
         self.graphs: Graphs | None = None  # of its earlier prompts
@@ -146,37 +147,45 @@ def _target(request: RunRequest) -> tuned.TunedPrice:
 
 
 class WarmPreparation:
-    """Prepares models; a calibration takes the warm model of the analyses."""
+    """Prepares models; a calibration or a fit takes the warm model of the analyses."""
 
-    def __init__(self, measure_profile: MeasureProfile, calibrate: Calibrate, warm: WarmModel) -> None:
-        """measure_profile, calibrate: as in cli/worker.py."""
-        self._measure_profile, self._calibrate, self._warm = measure_profile, calibrate, warm
+    def __init__(
+        self, measure_profile: MeasureProfile, calibrate: Calibrate, fit: Fit, warm: WarmModel
+    ) -> None:
+        """measure_profile, calibrate, fit: as in cli/worker.py."""
+        self._measure_profile, self._calibrate, self._fit, self._warm = measure_profile, calibrate, fit, warm
 
     def __call__(self, request: Request, content: bytes, folder: Path, report: Report) -> str:
         """Errors: ConfigError for a kind that is none of these, those of the engine, and what ``report`` raises."""
-        made: Artifact
-        if isinstance(request, ProfileRequest):
-            self._warm.forget()  # a GPU without another model on it is measured
-            report("profile", 0, 1)
-            made, target = self._measure_profile(request, report), paths.profiles()
-        elif isinstance(request, CalibrateRequest):
-            made, target = self._calibrated(request, content, report), own_folder(request.owner)
-        else:
-            raise ConfigError(f"a job of kind {request.kind!r} prepares no model; update the worker")
-        report("write", 0, 1)
-        made.save(folder / target.relative_to(paths.workplace()))
-        return made.name
-
-    def _calibrated(self, request: CalibrateRequest, content: bytes, report: Report) -> Artifact:
-        documents = unpack(content)
-        report("load", 0, 1)
-        loaded = self._warm.load(request.model)
-        report("tokenize", 0, 1)
-        for document in documents:
-            loaded.check_text(document)
         try:
-            return self._calibrate(request, loaded, documents, report)
+            made, target = self._made(request, content, report)
         except Exception as error:
             if is_out_of_memory(error):
                 self._warm.forget()
             raise
+        report("write", 0, 1)
+        place = folder / target.relative_to(paths.workplace())
+        made.save(place / f"{made.name}.json" if isinstance(made, fitted.Fitted) else place)
+        return made.name
+
+    def _made(self, request: Request, content: bytes, report: Report) -> tuple[Artifact, Path]:
+        """What was asked for, and the folder that it belongs in."""
+        if isinstance(request, ProfileRequest):
+            self._warm.forget()  # a GPU without another model on it is measured
+            report("profile", 0, 1)
+            return self._measure_profile(request, report), paths.profiles()
+        if not isinstance(request, CalibrateRequest | FitRequest):
+            raise ConfigError(f"a job of kind {request.kind!r} prepares no model; update the worker")
+        documents = unpack(content)
+        report("load", 0, 1)
+        loaded = self._warm.load(request.model)
+        reads = loaded.max_tokens
+        most = request.tokens if isinstance(request, FitRequest) else request.most_tokens
+        if most > reads:
+            raise InputError(f"prompts of {most:,} tokens are longer than the model reads, {reads:,}")
+        report("tokenize", 0, 1)
+        for document in documents:
+            loaded.check_text(document)
+        if isinstance(request, FitRequest):
+            return self._fit(request, loaded, documents, report), fitted.own_folder()
+        return self._calibrate(request, loaded, documents, report), own_folder(request.owner)

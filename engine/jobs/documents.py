@@ -1,4 +1,4 @@
-"""The texts of a calibration as one job's content: JSON lines of name and text, readable again by any version."""
+"""The texts of a calibration or a fit as one job's content: JSON lines of name and text, which any version reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from routesparse.engine.files.plain_files import few_values
 from routesparse.engine.prompts.text import MAX_FILE_BYTES, PromptText, clean_label, decode_prompt
 from routesparse.engine.schema import from_json
 
-LEAST_DOCUMENTS = 2  # the two folds share none
+LEAST_DOCUMENTS = 2  # a calibration's folds share none
 
 
 def pack(documents: Iterable[PromptText]) -> bytes:
@@ -41,8 +41,7 @@ def unpack(content: bytes) -> list[PromptText]:
     documents = [decode_prompt(text, clean_label(name)) for name, text in texts]
     if len(documents) < LEAST_DOCUMENTS:
         raise PromptError(
-            f"{len(documents)} document is too few: the two folds share none, so pass at least {LEAST_DOCUMENTS}, "
-            "better 20 or more"
+            f"{len(documents)} document is too few; pass at least {LEAST_DOCUMENTS}, better 20 or more"
         )
     names: dict[str, str] = {}
     for document in documents:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from routesparse.engine.jobs.job import Job
-from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest
+from routesparse.engine.jobs.kinds import FitRequest, Preparation, ProfileRequest
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import Request, RunRequest
 
@@ -46,8 +46,8 @@ def job_estimate(
     return scaled(past, prompt_bytes)
 
 
-def preparation_estimate(queue: JobQueue, request: ProfileRequest | CalibrateRequest) -> Estimate | None:
-    """The same for measuring a profile or calibrating this model; None where none has run. Errors: StoreError."""
+def preparation_estimate(queue: JobQueue, request: Preparation) -> Estimate | None:
+    """The same for a job that prepares this model; None where none has run. Errors: StoreError."""
     names = ("model", "quick") if isinstance(request, ProfileRequest) else ("model",)
     past = [
         (_work(type(request).from_json(job.request_json)), seconds)
@@ -69,10 +69,12 @@ def _alike(job: Job, request: Request, names: Sequence[str]) -> bool:
     return all(asked.get(name) == getattr(request, name) for name in names)
 
 
-def _work(request: ProfileRequest | CalibrateRequest) -> int:
-    """Tokens that a calibration prefills; a profile always takes the same."""
+def _work(request: Preparation) -> int:
+    """Tokens that a calibration or a fit reads; a profile always takes the same."""
     if isinstance(request, ProfileRequest):
         return 1
+    if isinstance(request, FitRequest):
+        return request.windows * request.tokens
     return request.prompts * (request.least_tokens + request.most_tokens) // 2
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from routesparse.engine.jobs.presence import Device
 
-Kind = Literal["analyse", "profile", "calibrate"]
+Kind = Literal["analyse", "profile", "calibrate", "fit"]
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 FailureKind = Literal[
     "prompt",
@@ -73,7 +73,7 @@ class Job:
     done: int | None  # of total in this stage: layers, or None
     total: int | None
     run_id: str | None  # of a done job: "<job id>-<attempt>", which is the run of an analysis
-    result: str | None  # of a done job that made no run: the name of the profile or the calibration
+    result: str | None  # of a done job that made no run: the name of the profile, calibration or fit
     failure: Failure | None
     sweep: str | None = None  # the id that jobs of one sweep share (sweep.py); None: a job of its own
 
@@ -98,11 +98,12 @@ class Job:
 
 
 # The stages in order, with the names that the engine reports; "dense" only where it was asked for, "profile" of an
-# analysis or a calibration and "compile" only on a machine that has not done so before.
+# analysis or a calibration and "compile" only on a machine that has not done so before, "heads" only in a first fit.
 STAGES: dict[str, tuple[str, ...]] = {
     "analyse": ("load", "tokenize", "profile", "compile", "route", "dense", "write"),
     "profile": ("profile", "write"),
     "calibrate": ("load", "tokenize", "profile", "compile", "fold A", "fold B", "write"),
+    "fit": ("load", "tokenize", "profile", "compile", "heads", "windows", "write"),
 }
 
 

@@ -1,7 +1,7 @@
-"""The kinds of jobs beside an analysis, both for a model's preparation, and reading any job's request.
+"""The kinds of jobs beside an analysis, all for a model's preparation, and reading any job's request.
 
 "profile" measures what plans and the probe cost on the worker's device for a model's head size. "calibrate" measures
-how far the probe flatters the selected heads on texts that travel with the job (documents.py).
+how far the probe flatters the selected heads on texts that come with the job (documents.py), "fit" the loss by price.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
+from routesparse.engine.calibration.choose import LEAST_CLUSTERS
+from routesparse.engine.calibration.fitted import LEAST_TOKENS, MIXED
 from routesparse.engine.calibration.folders import check_name, check_not_bundled, length_buckets
 from routesparse.engine.config import (
     MAX_TOKENS,
@@ -114,7 +116,41 @@ class CalibrateRequest(Request):
         unpack(content)
 
 
-_KINDS: dict[str, type[Request]] = {one.kind: one for one in (RunRequest, ProfileRequest, CalibrateRequest)}
+@dataclass(frozen=True)
+class FitRequest(Request):
+    """Measure a model's loss by price on one kind of text. Errors: ConfigError, InputError, when it is made."""
+
+    kind: ClassVar[Kind] = "fit"
+
+    name: Line = ""  # of the kind of text
+    model: Line = "demo"
+    windows: Annotated[int, Whole(LEAST_CLUSTERS, 10_000)] = 24  # at least, as many of each document
+    tokens: Annotated[int, Whole(LEAST_TOKENS, MAX_TOKENS)] = 8_192  # of a window; half of a shorter document
+    owner: Text | None = None  # nobody's: a fit is the default of all who use the machine
+
+    def __post_init__(self) -> None:
+        check_request(self)
+        check_name(self.name)
+        if self.name == MIXED:
+            raise ConfigError(f"{MIXED!r} are all kinds of text together; choose another name")
+        if self.owner is not None:
+            raise ConfigError("a fit is everybody's default; the operator makes it by `routesparse fit`")
+
+    @property
+    def title(self) -> str:
+        """See ``Request.title``."""
+        return f"fit on {self.name}"
+
+    def check_content(self, content: bytes) -> None:
+        """Packed documents, two at least. Errors: InputError."""
+        unpack(content)
+
+
+OfTexts = CalibrateRequest | FitRequest
+Preparation = ProfileRequest | OfTexts
+_KINDS: dict[str, type[Request]] = {
+    one.kind: one for one in (RunRequest, ProfileRequest, CalibrateRequest, FitRequest)
+}
 
 
 def read_request(kind: str, text: str) -> Request:

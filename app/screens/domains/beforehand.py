@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.screens.domains import figures
-from routesparse.app.shell import identity
+from routesparse.app.shell import identity, jobs_view
 from routesparse.app.ui import design, elements, exports, numbers, plot, states, tables, tuned_prices
 from routesparse.engine.calibration import fitted
 from routesparse.engine.calibration.artifact import Calibration, known, load_known
@@ -37,9 +37,7 @@ def loss_card(fit: Fitted | None, model: str, revision: str) -> None:
     """Loss over price, a line a kind of text."""
     with elements.card("curves", "Loss against price, by domain", "loss"):
         if fit is None:
-            command = states.here(f"{states.PROGRAM} fit {model} --prompts FOLDER --prompts FOLDER")
-            elements.sub(f"{model} is not fitted: no loss by price. To fit it, a folder of texts a domain:")
-            st.code(command, language=None, wrap_lines=True)
+            jobs_view.to_fit(f"{model} is not fitted: no loss by price. To fit it, a folder a domain:", model)
             return
         plot.show(
             figures.loss_over_price(fit, design.current_theme()), "curves", "Loss over price, by domain"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from html import escape
 from pathlib import Path
 
@@ -12,10 +11,11 @@ from routesparse.app.screens.models import profile, sources, texts, workers
 from routesparse.app.shell import address, identity, jobs_view, model_checks, navigate
 from routesparse.app.shell.access import Access, access
 from routesparse.app.ui import elements, numbers, states
+from routesparse.engine.calibration import fitted
 from routesparse.engine.errors import InputError, StoreError
 from routesparse.engine.jobs.documents import pack
 from routesparse.engine.jobs.estimate import preparation_estimate
-from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest
+from routesparse.engine.jobs.kinds import CalibrateRequest, FitRequest, Preparation, ProfileRequest
 from routesparse.engine.jobs.request import Request
 from routesparse.engine.models.files import DEMO, folders, unpacked_of
 from routesparse.engine.models.gguf import SUFFIX
@@ -43,8 +43,8 @@ def render() -> None:
                 checked = model_checks.check(folder, model, identity.owner(), devices, workers.memory_bytes())
             _checklist(opened, name, model, checked)
         if checked.usable and checked.size is not None:
-            with st.container(border=True, key="card-calibrate", gap="small"):
-                _calibrate(opened, model, checked.size.max_tokens)
+            with st.container(border=True, key="card-texts", gap="small"):
+                _of_texts(opened, name, model, checked.fit, checked.size.max_tokens)
     with right:
         with st.container(border=True, key="card-workers", gap="small"):
             st.html('<div class="rs-h">Where jobs run</div>')
@@ -106,17 +106,13 @@ def _checklist(opened: Access, name: str, model: str, checked: model_checks.Chec
         f"A profile is a job of the worker. Quick: {seconds}; full: {minutes}. It "
         "takes less than 0.1 MB and replaces an earlier one of the same device and head size."
     )
-    if checked.unfitted:
-        elements.note("To fit it, on the command line, with a folder of each kind of text:")
-        fit = f"{states.PROGRAM} fit {shlex.quote(name)} --prompts FOLDER"
-        st.code(states.here(fit), language=None, wrap_lines=True)
     if checked.fitting:
         navigate.link(
             "Show its calibrations", "domains", names=",".join(one.name for one in checked.fitting[:2])
         )
 
 
-def _takes(opened: Access, request: ProfileRequest | CalibrateRequest) -> str | None:
+def _takes(opened: Access, request: Preparation) -> str | None:
     past = preparation_estimate(opened.queue, request)
     if past is None:
         return None
@@ -124,40 +120,46 @@ def _takes(opened: Access, request: ProfileRequest | CalibrateRequest) -> str | 
     return f"{span}, from {numbers.several(past.jobs, 'earlier job')} like this"
 
 
-def _calibrate(opened: Access, model: str, max_tokens: int) -> None:
-    """The form of a calibration; every problem is named at once, and the button works when there is none."""
-    st.html(
-        '<div class="rs-h">Calibrate on your texts</div><div class="rs-note">The worker cuts prompts from the texts, '
-        "some to fit on and others to take δ from; no text is in both. The calibration holds for prompts like these "
-        "texts. The texts are deleted when the job is done; those of a failed one stay for another try.</div>"
-    )
+def _of_texts(opened: Access, named: str, model: str, fit: fitted.Fitted | None, most: int) -> None:
+    """The form of a fit or a calibration; every problem is named at once, and the button works when there is none."""
+    st.html('<div class="rs-h">Fit or calibrate on your texts</div>')
+    owner = identity.owner()
+    kind = texts.kind() if owner is None else CalibrateRequest
+    if owner is not None:
+        elements.note("A fit changes everybody’s default: the operator fits on the command line.")
+    elif kind is FitRequest:
+        jobs_view.to_fit("Several kinds in one call, such as on a GPU:", named, linked=False)
     documents, wrong = texts.choose()
-    wishes = texts.settings(max_tokens)
+    wishes = texts.fit_settings(most, fit) if kind is FitRequest else texts.settings(most)
     problems = [*wrong]
     request = None
     try:
         # Everything else is checked, and its cost told, before the domain has a name.
-        request = CalibrateRequest(model=model, **{**wishes, "name": wishes["name"] or "unnamed"})
+        request = kind(model=model, **{**wishes, "name": wishes["name"] or "unnamed"})
     except InputError as error:
         problems.append(str(error))
     if request is not None:
-        problems += texts.problems(documents, request, max_tokens)
-        problems += texts.taken(request, identity.owner())
+        problems += texts.problems(documents, request, most)
+    if isinstance(request, CalibrateRequest):
+        problems += texts.taken(request, owner)
     for problem in problems:
         states.field_error(f"{problem.rstrip('.')}.")
-    if request is not None:
-        takes = _takes(opened, request) or (
-            "no estimate yet, each takes about as long as an audited analysis of its length"
-        )
-        elements.note(
-            f"{request.prompts:,} prompts of {request.least_tokens:,} to {request.most_tokens:,} "
-            f"tokens at most: {takes}; the result takes about 0.2 MB."
-        )
+    if isinstance(request, FitRequest):
+        windows = texts.windows(documents, request)
+        prefills = windows * (1 + len(fitted.PRICES if fit is None else fit.prices))
+        more = " and weighing the heads" * (fit is None)
+        takes = _takes(opened, request) or f"{prefills:,} prefills{more}, hours on a CPU"
+        elements.note(f"{windows:,} windows of {request.tokens:,} tokens: {takes}.")
+    elif request is not None:
+        takes = _takes(opened, request) or "each takes about as long as an audited analysis of its length"
+        lengths = f"{request.least_tokens:,} to {request.most_tokens:,}"
+        elements.note(f"{request.prompts:,} prompts of {lengths} tokens at most: {takes}.")
     if not (documents and wishes["name"]):
         missing = "Name the domain of these texts" if documents else "Upload texts and name their domain"
         elements.note(f"{missing} to begin.")
     ready = request is not None and not problems and documents and wishes["name"]
-    pressed = st.button("Calibrate", key="calibrate", type="primary", disabled=not ready)
+    label = "Fit" if kind is FitRequest else "Calibrate"
+    pressed = st.button(label, key=label.lower(), type="primary", disabled=not ready)
     if pressed and ready and request is not None:
         _submit(opened, request, pack(documents))
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 from dataclasses import dataclass
-from html import escape
 
 import streamlit as st
 
 from routesparse.app.screens.new_run import problems
 from routesparse.app.screens.new_run.problems import NONE
-from routesparse.app.shell import identity, new_run_address
-from routesparse.app.ui import elements, states
+from routesparse.app.shell import identity, jobs_view, new_run_address
+from routesparse.app.ui import elements
 from routesparse.engine.calibration import fitted, tuned
 from routesparse.engine.calibration.choose import Aim, aimed
 from routesparse.engine.calibration.fitted import DEFAULT_LOSS, Fitted
@@ -79,9 +77,7 @@ def tell(offer: Offer, named: str, aim: tuple[float, Aim] | None, price: float) 
             f"Loss target: {aim[1].says}. Fitted on {', '.join(offer.fit.domains)}, which Domain may name."
         )
     elif offer.unfitted:
-        command = states.here(f"{states.PROGRAM} fit {shlex.quote(named)} --prompts FOLDER")
-        text = f"{named} is not fitted: no loss target; price {price:g}. To fit it:"
-        st.html(f'<div class="rs-note">{escape(text)} <code>{escape(command)}</code></div>')
+        jobs_view.to_fit(f"{named} is not fitted: no loss target; price {price:g}. To fit it:", named)
 
 
 def _tuned_for(model: str) -> list[TunedPrice]:

@@ -16,7 +16,7 @@ from routesparse.engine.errors import InputError, RouteSparseError, StoreError
 from routesparse.engine.jobs import log
 from routesparse.engine.jobs.estimate import Estimate, job_estimate, preparation_estimate
 from routesparse.engine.jobs.job import STAGES, FailureKind, Job
-from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest, read_request
+from routesparse.engine.jobs.kinds import Preparation, read_request
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import Request, RunRequest
 from routesparse.engine.models.gguf import SUFFIX
@@ -30,7 +30,7 @@ FAILURES: dict[FailureKind, str] = {
     "prompt": "The prompt can't be analysed",
     "model": "The model can't be loaded",
     "unsupported_model": "This model family is not supported",
-    "calibration": "The calibration or the quality target doesn't fit this run",
+    "calibration": "The calibration, fit or quality target doesn't suit this job",
     "profile": "The latency profile doesn't fit this machine",
     "config": "The settings contradict each other",
     "out_of_memory": "Out of memory",
@@ -178,9 +178,14 @@ def _watch(job_id: str) -> None:
 
 def _steps_html(job: Job) -> str:
     """The stages as a row: done, now, to come; the last one reached is marked where the job failed."""
-    # Measuring and compiling are listed only while they happen, dense where it was asked for.
+    # Measuring, compiling and weighing are listed only while they happen, dense where it was asked for.
     asked = '"measure_dense": true' in job.request_json or '"audit": "full"' in job.request_json
-    rare = {"compile"} | ({"profile"} if job.kind != "profile" else set()) | (set() if asked else {"dense"})
+    rare = {
+        "compile",
+        "heads",
+        *(() if job.kind == "profile" else ("profile",)),
+        *(() if asked else ("dense",)),
+    }
     names = [stage for stage in STAGES.get(job.kind, STAGES["analyse"]) if stage not in rare - {job.stage}]
     at = names.index(job.stage) if job.stage in names else -1
     marks = []
@@ -219,7 +224,7 @@ def _facts(queue: JobQueue, job: Job, request: Request, past: Estimate | None) -
 def _estimate(opened: Access, job: Job, request: Request) -> Estimate | None:
     if isinstance(request, RunRequest):
         return job_estimate(opened.queue, request, job.prompt_bytes)
-    assert isinstance(request, ProfileRequest | CalibrateRequest)
+    assert isinstance(request, Preparation)
     return preparation_estimate(opened.queue, request)
 
 
@@ -228,7 +233,7 @@ def _done(opened: Access, job: Job, request: Request) -> None:
         with st.container(horizontal=True, gap="medium"):
             if job.kind == "profile":
                 navigate.link("Open the profile", "models", profile=str(job.result))
-            else:
+            elif job.kind == "calibrate":
                 navigate.link("Open the calibration", "domains", names=str(job.result))
             navigate.link("Back to the model", "models", named=Path(request.model).name.removesuffix(SUFFIX))
     elif job.run_id in opened.store.run_ids():

@@ -20,7 +20,7 @@ from routesparse.engine.errors import ModelError
 from routesparse.engine.jobs import presence
 from routesparse.engine.jobs.documents import unpack
 from routesparse.engine.jobs.job import WorkerSeen
-from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest, read_request
+from routesparse.engine.jobs.kinds import CalibrateRequest, FitRequest, ProfileRequest, read_request
 from routesparse.engine.jobs.presence import Device
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.models import files, gguf, token_count
@@ -187,6 +187,7 @@ def test_the_page_leads_to_new_run_and_asks_for_profiles(tiny, open_page, went, 
 
 def with_texts(open_page, *uploads):
     page = open_page("models", named="tiny")
+    page.segmented_control(key="made").set_value("Calibrate: kept mass").run()
     if uploads:
         page.file_uploader(key="texts").upload(*uploads[0]) if len(uploads) == 1 else page.file_uploader(
             key="texts"
@@ -212,10 +213,28 @@ def test_texts_are_calibrated_on_by_a_job(tiny, open_page, went, queue):
     assert [(one.name, one.text) for one in documents] == [(f"{i}.txt", text) for i, text in enumerate(TEXTS)]
 
 
+def test_texts_are_fitted_on_by_a_job_and_behind_a_login_on_the_command_line(
+    demo_home, open_page, went, queue, fit, monkeypatch
+):
+    page = open_page("models")
+    texts = [(f"{place}.txt", f"Ledger {place} of ".encode() * 4_000, "text/plain") for place in range(3)]
+    page.file_uploader(key="texts").set_value(texts).run()
+    page.text_input(key="domain-name").input("code").run()
+    assert "in place of its code" in page.told and "24 windows of 8,192 tokens: 216 prefills" in page.told
+    page.button(key="fit").click().run()
+    (job,) = queue.jobs()
+    assert went == [("runs", {"job": job.id})]
+    assert read_request(job.kind, job.request_json) == FitRequest("code", windows=24, tokens=8_192)
+    monkeypatch.setattr(identity, "owner", lambda: "somebody")
+    page = open_page("models")
+    assert "the operator fits on the command line" in page.told
+    assert [one.label for one in page.button if one.label in ("Fit", "Calibrate")] == ["Calibrate"]
+
+
 @pytest.mark.parametrize(
     ("uploads", "name", "message"),
     [
-        (several()[:1], "mine", "1 document found; the two folds need at least 2"),
+        (several()[:1], "mine", "1 document found; at least 2 are needed"),
         (
             [*several(), ("again.txt", TEXTS[0].encode(), "text/plain")],
             "mine",
@@ -362,7 +381,10 @@ def test_an_address_names_no_calibration_by_its_file(tiny, make_calibration, ope
         assert "no calibration" in open_page("domains", names=f"{name},other").told
 
 
-@pytest.mark.parametrize("request_", [ProfileRequest("tiny"), CalibrateRequest("harbour", "tiny")])
+REQUESTS = [ProfileRequest("tiny"), CalibrateRequest("harbour", "tiny"), FitRequest("harbour", "tiny")]
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
 def test_jobs_show_their_own_stages_and_their_result(demo_home, open_page, queue, request_):
     content = (
         ""
@@ -372,15 +394,16 @@ def test_jobs_show_their_own_stages_and_their_result(demo_home, open_page, queue
     job_id = queue.submit(request_, content)
     listed = open_page("runs")
     asked = {"profile": "probe exact, full measurement", "calibrate": "policy priced, 4,096 to 8,192 tokens"}
+    asked["fit"] = "24 windows or more of 8,192 tokens"
     assert not listed.exception and f"model tiny, {asked[request_.kind]}" in listed.told
     page = open_page("runs", job=job_id)
-    wanted = "measure this machine" if request_.kind == "profile" else "take δ from the others"
-    assert wanted in page.told and "route and execute" not in page.told
+    wanted = {"profile": "measure this machine", "calibrate": "take δ from", "fit": "at each price"}
+    assert wanted[request_.kind] in page.told and "route and execute" not in page.told
     claim = queue.claim("w")
-    stage = {"profile": "profile", "calibrate": "fold B"}[request_.kind]
+    stage = {"profile": "profile", "calibrate": "fold B", "fit": "windows"}[request_.kind]
     queue.heartbeat(claim, progress=(stage, 3, 9))
     page = open_page("runs", job=job_id)
-    assert ("3 of 9" if request_.kind == "profile" else "prompt 4 of 9") in page.told
+    assert ("prompt 4 of 9" if request_.kind == "calibrate" else "3 of 9") in page.told
     queue.fail(claim, "out_of_memory", "out of memory while running")
     page = open_page("runs", job=job_id)
     assert "Out of memory" in page.told and "models?named=tiny" in page.told
@@ -390,8 +413,8 @@ def test_jobs_show_their_own_stages_and_their_result(demo_home, open_page, queue
     claim = queue.claim("w")
     queue.finish(claim, claim.run_id, "result")
     page = open_page("runs", job=again.id)
-    result = "models?profile=result" if request_.kind == "profile" else "domains?names=result"
-    assert result in page.told and "models?named=tiny" in page.told
+    result = {"profile": "models?profile=result", "calibrate": "domains?names=result"}
+    assert result.get(request_.kind, "Back to the model") in page.told and "models?named=tiny" in page.told
 
 
 def gguf_described(**changes):

@@ -28,7 +28,7 @@ def model(tiny_model, tmp_path_factory):
 def short(monkeypatch):
     """So short windows are replayed, too."""
     monkeypatch.setattr(replay, "LEAST_ROWS", 64)
-    monkeypatch.setattr("routesparse.engine.cli.fit.LEAST_TOKENS", 512)
+    monkeypatch.setattr(fitted, "LEAST_TOKENS", 512)
 
 
 @pytest.fixture(scope="module")

@@ -6,16 +6,20 @@ import signal
 
 import pytest
 
-from routesparse.engine.cli.worker import calibrate, measure_profile
+from routesparse.engine.calibrate import fitting
+from routesparse.engine.calibration import fitted
+from routesparse.engine.cli.worker import calibrate, fit, measure_profile
 from routesparse.engine.errors import InputError, PromptError
 from routesparse.engine.jobs import staging, worker
 from routesparse.engine.jobs.analysis import WarmModel, WarmPreparation
 from routesparse.engine.jobs.documents import pack, unpack
-from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest, read_request
+from routesparse.engine.jobs.heartbeat import Interrupted
+from routesparse.engine.jobs.kinds import CalibrateRequest, FitRequest, ProfileRequest, read_request
 from routesparse.engine.jobs.log import tail
 from routesparse.engine.jobs.presence import Device
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.models.files import revision_of
 from routesparse.engine.prompts.text import decode_prompt
 
 TEXTS = [f"Ledger number {place}: the harbour master counts vessels. " * 30 for place in range(4)]
@@ -65,6 +69,10 @@ def test_a_kind_of_a_newer_version_fails_clearly(queue, alter, work):
         (CalibrateRequest, {"name": "x", "fold_b": 0}, "fold_b is 0"),
         (CalibrateRequest, {"name": "x", "policy": "strict"}, "policy is"),
         (CalibrateRequest, {"name": "x", "tau": 2.0}, "tau"),
+        (FitRequest, {"name": "x", "tokens": 1_024}, "tokens is 1024"),
+        (FitRequest, {"name": "x", "windows": 19}, "windows is 19"),
+        (FitRequest, {"name": "mixed"}, "all kinds of text together"),
+        (FitRequest, {"name": "x", "owner": "a" * 32}, "the operator makes it"),
     ],
 )
 def test_a_wrong_request_is_refused_where_it_is_made(kind, wishes, message):
@@ -192,7 +200,7 @@ def test_a_model_is_profiled_and_calibrated_by_jobs(queue, home, tiny_model):
     calibrated = queue.of("a" * 32).submit(
         CalibrateRequest("mine", model, segment=1_024, **SMALL), documents()
     )
-    prepare = WarmPreparation(measure_profile, calibrate, warm)
+    prepare = WarmPreparation(measure_profile, calibrate, fit, warm)
     worker.run_worker(home, WarmAnalysis(None, warm), prepare, once=True, poll_s=0.01)
     job = queue.job(profiled)
     assert (job.state, job.failure) == ("done", None)
@@ -208,3 +216,47 @@ def test_a_model_is_profiled_and_calibrated_by_jobs(queue, home, tiny_model):
     stages = [line["stage"] for line in tail(home, calibrated) if line["event"] == "stage"]
     assert stages == ["load", "tokenize", "fold A", "fold B", "write"]
     assert "harbour" not in (home / "logs" / "worker.jsonl").read_text()
+
+
+def test_a_kind_of_text_is_fitted_by_a_job_and_added_to_the_fit_that_is_there(
+    queue, home, tiny_model, monkeypatch
+):
+    """With the engine: heads are weighed once, a kind replaces its own windows alone, other tokens are refused."""
+    monkeypatch.setattr(tiny_model, "LIMIT", 1_200)
+    monkeypatch.setattr(fitted, "PRICES", (4.0,))
+    monkeypatch.setattr(fitting, "HEAD_TEXTS", 1)
+    model = tiny_model.save_measured(home)
+    prepare = WarmPreparation(measure_profile, calibrate, fit, WarmModel())
+
+    def made(name, texts=TEXTS, tokens=1_025):
+        job_id = queue.submit(FitRequest(name, str(model), 20, tokens), documents(texts))
+        worker.run_worker(home, None, prepare, once=True, poll_s=0.01)
+        stages = [line["stage"] for line in tail(home, job_id) if line["event"] == "stage"]
+        return queue.job(job_id), stages, fitted.of_model(revision_of(model))
+
+    def cancelled_at(*place):
+        def report(stage, done, total):
+            if (stage, done) == place:
+                raise Interrupted("cancelled")
+
+        with pytest.raises(Interrupted):
+            prepare(FitRequest("law", str(model), 20, 1_025), documents(), home / "staged", report)
+
+    cancelled_at("heads", 2)
+    cancelled_at("windows", 3)
+    job, stages, first = made("law")
+    assert (job.state, job.failure, job.result) == ("done", None, "tiny")
+    assert stages == ["load", "tokenize", "heads", "windows", "write"]
+    assert (first.domains, first.prices, len(first.windows)) == (["law"], (4.0,), 20)
+    assert first.head_floors and max(one.kl[0] for one in first.windows) > 0
+    job, stages, both = made("verse")
+    assert "heads" not in stages and both.domains == ["law", "verse"] and both.of("law") == first.of("law")
+    assert (both.weights, both.head_floors, both.stamp) == (first.weights, first.head_floors, first.stamp)
+    _, _, again = made("law", TEXTS[:2])
+    assert again.of("verse") == both.of("verse")
+    assert {one.document for one in again.of("law")} == {"0.txt", "1.txt"}
+    job, _, same = made("law", tokens=1_100)
+    assert job.failure.kind == "calibration" and same == again
+    assert "has windows of 1,025 tokens, prices 4.0 and pattern library" in job.failure.message
+    with pytest.raises(InputError, match="the operator makes it"):
+        queue.of("a" * 32).submit(FitRequest("law"), documents())

@@ -18,7 +18,7 @@ from routesparse.engine import errors
 from routesparse.engine.config import LatencyBudget, RouterConfig, default_config
 from routesparse.engine.export.csv_text import as_csv
 from routesparse.engine.jobs.documents import unpack
-from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest, read_request
+from routesparse.engine.jobs.kinds import CalibrateRequest, FitRequest, ProfileRequest, read_request
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.lab.runner.job import Job
 from routesparse.engine.models.rope import RopeScaling
@@ -57,6 +57,7 @@ _REQUESTS = {
     "analyse": RunRequest(budget="0.5", domain="code", rope=_ROPE),
     "profile": ProfileRequest(),
     "calibrate": CalibrateRequest(name="mine", tau=0.5),
+    "fit": FitRequest("mine"),
 }
 _SETTINGS = {**RouterConfig().to_dict(), "budget": "0.5", "gate_threshold": 0.9, "break_even_tokens": 4096}
 _DOCUMENTS = [{"name": f"{place}.txt", "text": f"Text {place}, of two."} for place in range(3)]
@@ -79,7 +80,7 @@ def _request(case: tuple[str, Content], folder: Path) -> None:
     made = read_request(kind, bytes(content).decode("utf-8", "replace"))
     typed(made)
     assert read_request(kind, made.to_json()) == made
-    if not isinstance(made, ProfileRequest):
+    if isinstance(made, RunRequest | CalibrateRequest):
         typed(made.config())
 
 
