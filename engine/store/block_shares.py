@@ -38,6 +38,7 @@ class BlockShares:
     reads: np.ndarray
     mass: np.ndarray | None = None
     lost: np.ndarray | None = None
+    coarse: int = 1  # KV blocks that were recorded together: a key read in one of them marks all, so ``reads`` is at most
 
 
 def block_shares(
@@ -123,20 +124,20 @@ def _sampled(
     place: Path, chosen: pd.DataFrame, shape: tuple[int, int, int], block: tuple[int, int], batch_index: int
 ) -> BlockShares | None:
     """Of the recorded rows; all segments at the resolution of a KV block, since their masks' cells differ."""
-    sums, found = _Sums(shape[0] * shape[1], shape[2]), False
+    sums, found, coarse = _Sums(shape[0] * shape[1], shape[2]), False, 1
     for segment, units in chosen.groupby("segment"):
         places, shares, pool = executed_reads.unit_shares(place, int(segment), batch_index, block[1])
         dense = units.loc[units["pattern"] == "dense", "unit"].to_numpy()
         if places.empty and len(dense) < len(units):
             continue
-        found = True
+        found, coarse = True, max(coarse, pool)
         later = _later(int(units["first_token"].iloc[0]), int(units["body_tokens"].iloc[0]), block, 1)
         sums.add(dense, np.ones((len(dense), len(later)), np.float32), later)
         unit = (places["layer"] * shape[1] + places["head"]).to_numpy()
         sparse = ~np.isin(unit, dense)
         wide = np.repeat(shares[sparse], pool, axis=1)[:, : len(later)].astype(np.float32)
         sums.add(unit[sparse], wide, later)
-    return BlockShares(1, "probe", sums.share().reshape(shape)) if found else None
+    return BlockShares(1, "probe", sums.share().reshape(shape), coarse=coarse) if found else None
 
 
 class _Sums:

@@ -12,6 +12,7 @@ import streamlit as st
 from routesparse.app.shell import boundary, jobs_view
 from routesparse.app.shell.access import Access, access
 from routesparse.app.ui import elements, numbers, states
+from routesparse.engine.calibration import fitted
 from routesparse.engine.errors import InputError, ModelError, RouteSparseError
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.models.files import DEMO, offered, resolve, revision_of
@@ -44,6 +45,8 @@ def request(model: str, like: pd.Series | None, domain: str, label: str) -> RunR
     made = RunRequest.like(recorded, model=model, audit=audit, break_even=0, domain=domain, label=label)
     scaled = {} if made.rope is None else {"rope": made.rope}
     ours = json.loads(domains.settings_key(json.dumps(made.config().to_dict() | scaled)))
+    if made.config().policy == "priced" and (fit := fitted.of_model(str(like["model_revision"]))) is not None:
+        ours["head_floors"] = json.loads(json.dumps(fit.head_floors))  # as the worker's run will have them
     theirs = json.loads(domains.settings_key(recorded))
     if other := sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name)):
         told = ", ".join(other)
@@ -126,7 +129,7 @@ def card(opened: Access, like: pd.Series | None) -> None:
             if like is None or known
             else f" Their model, {like['model']}, is not on this machine: see Models."
         )
-        elements.note(f"{settings}. Texts are cut to their first tokens; shorter ones are left out.{absent}")
+        elements.note(f"{settings}. Texts are cut to their first tokens; those shorter by a twentieth are left out.{absent}")
         label = f"Run {numbers.several(len(texts), 'text')}" if texts else "Run them"
         if st.button(label, type="primary", disabled=not ready, key="own-run"):
             _submit(opened, models[name], like, texts, int(tokens))

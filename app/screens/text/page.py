@@ -141,7 +141,7 @@ def _text_card(
             boundary.timed(_lens, None)(shown, words, shade, marks)
         else:
             st.html(
-                '<div class="rs-unknown">not kept: the figures of each key block are below, its words are not</div>'
+                '<div class="rs-unknown">not kept: what is read of each key block is in the file under Save</div>'
             )
         if shares is not None:
             st.html(lens.legend(design.current_theme(), shade, drawn is not None))
@@ -259,11 +259,12 @@ def _foot(shown: Shown, shares: BlockShares, shade: lens.Shade) -> None:
         }
     )
     source = "block_reads" if shares.source == "audit" else "masks in probe.parquet, sampled rows"
+    most = "" if shares.coarse == 1 else f", at most: {shares.coarse} cells were recorded as one"
     of = "all segments" if shown.segment is None else f"segment {shown.segment + 1}"
     exports.chart_foot(
         f"text-{queries.label(run.run_id)}-{shown.name.replace(', ', '-').replace(' ', '-')}",
         f"n = {cells:,} cells of {shares.pool * run.block_k} tokens, {shown.name}, rows of {of} · read: share of pairs "
-        f"of a later body row and a key that the plan reads · source: {source} of run {queries.label(run.run_id)}",
+        f"of a later body row and a key that the plan reads{most} · source: {source} of run {queries.label(run.run_id)}",
         rows,
         "text",
     )

@@ -46,9 +46,9 @@ def heads_card(shown: Shown, shares: BlockShares | None, found: find.Found, part
                 "How much of the prompt does each head read?",
                 "read by later rows, mean over the prompt",
             )
-            if shares.pool > 1:
+            if (together := max(shares.pool, shares.coarse)) > 1:
                 title = "How much of the prompt does each head read, at most?"
-                note += f", cells of {shares.pool} KV blocks, of which one is enough"
+                note += f", {together} KV blocks recorded as one, of which one is enough: the map has each head’s share"
         dropped = np.nan_to_num(values, nan=1.0) < shown.below if parts else np.zeros(values.shape, bool)
         known = int((~np.isnan(values)).sum())
         st.html(f'<div class="rs-h">{title}{glossary.mark("dropped") if parts else ""}</div>')
