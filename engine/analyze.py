@@ -171,7 +171,7 @@ def analyze_prompt(
         probe_bytes=probe_bytes,
         **compared,
     )
-    record = with_loss(trace.record(info), seen, fit, loss_target)
+    record = with_loss(trace.record(info), seen, fit, loss_target, config)
     if dense is not None:
         text_of = loaded.text_of if keep_text else None
         answers = answer_rows(routed.logits, dense.logits, record.run.run_id, text_of)

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from routesparse.engine.calibration.fitted import MIXED
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.rows import RunRecord, deviates
 
@@ -106,7 +107,9 @@ class Facts:
     kl_nats: float | None
     same_tokens: int | None  # of the continuation, from its first on
     continued_tokens: int | None
+    domain: str | None
     loss_nats: float | None
+    loss_true: float | None  # by dense at the replayed rows
     loss_bound: float | None
     loss_fit: str | None
     loss_alarm: bool | None
@@ -172,6 +175,13 @@ def verdict(facts: Facts) -> Verdict:
     return Verdict(tuple(sorted(_findings(facts), key=lambda finding: LEVELS.index(finding.level))))
 
 
+def _true_loss(record: RunRecord) -> float | None:
+    found = [(row.tokens, row.dense) for row in record.losses if row.dense is not None]
+    if not found or len(found) < len(record.losses):
+        return None
+    return sum(tokens * dense for tokens, dense in found) / sum(tokens for tokens, _ in found)
+
+
 def of_record(record: RunRecord) -> Verdict:
     """The verdict on a run that was just made."""
     run = record.run
@@ -189,6 +199,7 @@ def of_record(record: RunRecord) -> Verdict:
                 ),
                 "violations": sum(row.violations for row in record.audits) if record.audits else None,
                 "executed_error": max(compared, default=None),
+                "loss_true": _true_loss(record),
                 "same_tokens": min((row.same_tokens for row in record.continuations), default=None),
                 "continued_tokens": max((row.tokens for row in record.continuations), default=None),
                 "planned_us": sum(row.planned_us for row in record.layers),
@@ -223,7 +234,8 @@ def _findings(facts: Facts) -> Iterator[Finding]:
     same, continued = facts.same_tokens, facts.continued_tokens
     if same and continued and 2 * same < continued:  # at 0 it is the next token that differs
         after = f"after {same} of {continued} tokens"
-        text = f"Decoded on, the text parts from dense’s {after}, as near-equal odds may do: read both on the Routing map"
+        told = f"Decoded on, the text parts from dense’s {after}"
+        text = f"{told}, as near-equal odds may do: read both on the Routing map"
         yield Finding("amber", text, f"text parts {after}", "text parts early")
     if facts.mean_error is not None and facts.mean_error > ERROR_LIMIT:
         error = _percent(facts.mean_error)
@@ -323,7 +335,10 @@ def _loss(facts: Facts) -> Finding | None:
         )
     elif facts.loss_bound is not None:
         most = _told(facts.loss_bound, limit)
-        told += f", at most {most} ({100 * facts.confidence:g} %, fitted on {facts.loss_fit})"
+        nearest = "" if facts.loss_fit in (facts.domain, MIXED) else ", the nearest kind"
+        told += f", at most {most} ({100 * facts.confidence:g} %, fitted on {facts.loss_fit}{nearest})"
+    if facts.loss_true is not None:
+        told += f"; true {_told(facts.loss_true, limit)} at the replayed rows"
     if value > limit:
         short = f"loss {_told(value, limit)} above {limit:g}"
         return Finding("red", f"{told}: above {against}", short, "loss too high")

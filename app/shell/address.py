@@ -50,7 +50,7 @@ def names(known: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
             }
             if told:
                 with place:
-                    states.note(f"Not here, so something else is shown: {', '.join(told.values())}.")
+                    states.note(f"This address names what is not here: {', '.join(told.values())}.")
 
         drawn.known = frozenset(known.split())  # type: ignore[attr-defined]
         return drawn

@@ -29,7 +29,7 @@ from routesparse.engine import paths
 from routesparse.engine.calibration import folders
 from routesparse.engine.calibration.checks import RoundedShare, check_stamp
 from routesparse.engine.calibration.drift import ALARM_LEVEL, LEAST_SPREAD, SHRINKAGE, Rate
-from routesparse.engine.config import HeadFloors, Price
+from routesparse.engine.config import HeadFloors, Price, RouterConfig
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.schema import (
     FILLED,
@@ -125,6 +125,10 @@ class Fitted:
         quantile = upper_quantile(scores, confidence)
         at_least = max(replayed, 0.0)
         return Prediction(at_least * factor, None if quantile is None else at_least * math.exp(quantile))
+
+    def speaks_of(self, config: RouterConfig) -> bool:
+        """Whether a bound of this fit holds for runs of a configuration: its windows were routed so, at some price."""
+        return config.policy == "priced" and config.head_floors == self.head_floors
 
     def factor(self, kind: str) -> float:
         """By which a replay is multiplied."""

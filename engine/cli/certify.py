@@ -144,7 +144,7 @@ def certify(
         loaded.model(ids, logits_to_keep=1, use_cache=False)
     loss = None
     if hidden is not None and found.kept is not None:
-        loss = of_anybody(loaded, ids, found.kept, hidden, plan.name == _OWN)
+        loss = of_anybody(loaded, ids, found.kept, hidden, plan.config)
     found.kept = None
     _check_used(found.last)
     asked: dict[str, Any] = {"attention": attention, "method": method, "plan": plan.name}
@@ -212,10 +212,14 @@ class _Plan:
 
         with ExitStack() as stack:
             if self._routed:
+                from routesparse.engine.calibration import fitted
                 from routesparse.engine.config import default_config
+                from routesparse.engine.models.load import revision_of_model
                 from routesparse.engine.runtime.route import route
 
-                self.config = default_config(next(model.parameters()).is_cuda, break_even_tokens=0)
+                fit = fitted.of_model(revision_of_model(model))
+                own = {"break_even_tokens": 0, "head_floors": None if fit is None else fit.head_floors}
+                self.config = default_config(next(model.parameters()).is_cuda, **own)
                 stack.enter_context(route(model, self.config))
             elif self._router is not None:
                 stack.enter_context(routed_by(model, self._router))

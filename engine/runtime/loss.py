@@ -20,6 +20,7 @@ import torch
 
 from routesparse.engine.calibration import fitted
 from routesparse.engine.calibration.fitted import Fitted
+from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import is_out_of_memory
 from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.rows import LossRow, RunRecord
@@ -120,26 +121,32 @@ class Replay:
 
 
 def of_anybody(
-    loaded: LoadedModel, ids: torch.Tensor, kept: dict[int, LayerKeys], run: HiddenRows, ours: bool
+    loaded: LoadedModel,
+    ids: torch.Tensor,
+    kept: dict[int, LayerKeys],
+    run: HiddenRows,
+    config: RouterConfig | None,
 ) -> dict[str, Any]:
     """The predicted loss of a prefill by any attention: loss_nats, loss_bound and loss_fit as of a run, replayed_rows.
 
-    kept, run: of the prefill of token ids int64 [1, n]. ours: it was our own router; only then a fit's bound holds.
+    kept, run: of the prefill of token ids int64 [1, n]. config: of our own router, where it was that.
     """
     assert run.hidden is not None
     exact = replayed(loaded.model, {"input_ids": ids[:, run.rows]}, kept, run.rows)
     columns = figures_of(loaded.model, exact, run.hidden, ids[0, run.rows + 1])
     mean, entropy, surprise = (float(column.mean()) for column in columns)
-    fit, found, kind = fitted.of_model(loaded.revision), fitted.unfitted(mean), None
+    fit, found, kind, bound = fitted.of_model(loaded.revision), fitted.unfitted(mean), None, None
     if fit is not None:
         kind = fit.nearest(entropy, surprise)
         found = fit.predicted(mean, kind, CONFIDENCE)
-    bound = found.bound if ours else None
+        bound = found.bound if config is not None and fit.speaks_of(config) else None
     return {"loss_nats": found.nats, "loss_bound": bound, "loss_fit": kind, "replayed_rows": len(run.rows)}
 
 
-def with_loss(record: RunRecord, seen: Seen | None, fit: Fitted | None, target: float | None) -> RunRecord:
-    """The record of a routed run with its predicted loss, and each head's part of it."""
+def with_loss(
+    record: RunRecord, seen: Seen | None, fit: Fitted | None, target: float | None, config: RouterConfig
+) -> RunRecord:
+    """The record of a run of this configuration with its predicted loss, and each head's part of it."""
     run = replace(record.run, loss_target=target)
     if seen is None or not run.routed:
         return replace(record, run=run)
@@ -154,7 +161,7 @@ def with_loss(record: RunRecord, seen: Seen | None, fit: Fitted | None, target: 
     figures: dict[str, Any] = {
         "loss_alarm": alarm,
         "loss_nats": found.nats,
-        "loss_bound": found.bound,
+        "loss_bound": found.bound if fit is not None and fit.speaks_of(config) else None,
         "loss_fit": kind,
         "loss_ms": seen.ms,
     }

@@ -39,7 +39,9 @@ GOOD = Facts(
     kl_nats=0.0021,
     same_tokens=24,
     continued_tokens=24,
+    domain=None,
     loss_nats=None,
+    loss_true=None,
     loss_bound=None,
     loss_fit=None,
     loss_alarm=None,
@@ -52,6 +54,7 @@ LOSS = replace(
     tau_layer=0.7,
     loss_nats=0.0061,
     loss_bound=0.0098,
+    domain="prose",
     loss_fit="prose",
     loss_alarm=False,
     loss_target=0.01,
@@ -316,3 +319,9 @@ def test_every_finding_that_warns_has_a_reason_that_runs_can_be_found_by():
     findings = [f for changes, _, _ in RULES.values() for f in verdict(replace(GOOD, **changes)).findings]
     findings += [f for changes, *_ in LOSSES.values() for f in verdict(replace(LOSS, **changes)).findings]
     assert {finding.reason for finding in findings if finding.level != "green"} == set(WARNINGS)
+
+
+def test_a_true_loss_and_a_kind_that_nobody_named_are_told():
+    found = verdict(replace(LOSS, domain="letters", loss_true=0.0071)).findings
+    told = next(one.text for one in found if one.text.startswith("Predicted loss"))
+    assert "(95 %, fitted on prose, the nearest kind); true 0.0071 at the replayed rows" in told

@@ -129,7 +129,8 @@ def card(opened: Access, like: pd.Series | None) -> None:
             if like is None or known
             else f" Their model, {like['model']}, is not on this machine: see Models."
         )
-        elements.note(f"{settings}. Texts are cut to their first tokens; those shorter by a twentieth are left out.{absent}")
+        cut = "Texts are cut to their first tokens; those shorter by a twentieth are left out"
+        elements.note(f"{settings}. {cut}.{absent}")
         label = f"Run {numbers.several(len(texts), 'text')}" if texts else "Run them"
         if st.button(label, type="primary", disabled=not ready, key="own-run"):
             _submit(opened, models[name], like, texts, int(tokens))

@@ -65,15 +65,15 @@ def render() -> None:
 
 
 def _sample(runs: pd.DataFrame) -> str | None:
-    """The sample to tour: one whose loss was measured under the default policy, with fallbacks rather than without,
-    audited rather than not; without a sample a run of the user's."""
+    """The sample to tour: one whose loss was measured under the default policy, audited rather than not, with
+    fallbacks rather than without; without a sample a run of the user's."""
     routed = runs[runs["routed"]]
     if routed.empty:
         return None
     eventful = routed["expanded_units"] + routed["dense_fallback_units"] > 0
     measured = (routed["policy"] == RouterConfig.policy) & routed["loss_true"].notna()
     ranked = routed.assign(measured=measured, eventful=eventful, audited=routed["audit_rows"] > 0)
-    first = ["is_sample", "measured", "eventful", "audited"]
+    first = ["is_sample", "measured", "audited", "eventful"]
     ranked = ranked.sort_values(first, ascending=False, kind="stable")
     return str(ranked.iloc[0]["run_id"])
 

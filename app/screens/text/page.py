@@ -11,7 +11,7 @@ import streamlit as st
 from routesparse.app.screens.text import find, find_card, lens, lines_card, selection, side
 from routesparse.app.screens.text.selection import BELOW, CLICKS, SCOPES, SHADES, Shown
 from routesparse.app.screens.text.token_lines import Lines
-from routesparse.app.shell import address, boundary, navigate, run_header, switch, view
+from routesparse.app.shell import address, boundary, navigate, new_run_address, run_header, switch, view
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design, elements, exports, states
 from routesparse.app.unit import row_words
@@ -112,9 +112,12 @@ def _missing(store: OwnerView, run: RunRow, shares: BlockShares | None, words: W
     if lines:
         with st.container(key="text-missing", horizontal=True, vertical_alignment="center", gap="medium"):
             st.html("".join(f'<div class="rs-sub">{escape(line)}</div>' for line in lines), width="stretch")
-            navigate.link(
-                "Analyse again", "new", **{"from": queries.short_id(store, run.run_id), "audit": "rows"}
-            )
+            same = {
+                **new_run_address.of_run(run),
+                "from": queries.short_id(store, run.run_id),
+                "audit": "rows",
+            }
+            navigate.link("Analyse again", "new", **same)
 
 
 def _text_card(
@@ -264,7 +267,8 @@ def _foot(shown: Shown, shares: BlockShares, shade: lens.Shade) -> None:
     exports.chart_foot(
         f"text-{queries.label(run.run_id)}-{shown.name.replace(', ', '-').replace(' ', '-')}",
         f"n = {cells:,} cells of {shares.pool * run.block_k} tokens, {shown.name}, rows of {of} · read: share of pairs "
-        f"of a later body row and a key that the plan reads{most} · source: {source} of run {queries.label(run.run_id)}",
+        f"of a later body row and a key that the plan reads{most} · source: {source} of run "
+        f"{queries.label(run.run_id)}",
         rows,
         "text",
     )

@@ -1,9 +1,9 @@
 """Make the bundled sample runs: three prompts, analysed as `routesparse analyze --audit rows --measure-dense` does,
-each prompt to show one thing. The prose runs with the calibration of its domain. The code runs with the prose's, so
-that the drift alarm can be seen: it must go off. The needles run under the policy "certified", whose gate asks each
-head for a mass of .9, so that fallbacks can be seen, which the default policy hardly has: at least one unit must fall
-back. Nothing is forced: every prompt has to lie above this machine's break-even. Dense and routed times stand side by
-side in the record.
+each prompt to show one thing. The prose runs under the defaults, at the loss that the model's fit has a price for. The
+code runs with the calibration of prose, so that the drift alarm can be seen: it must go off. The needles run under the
+policy "certified", whose gate asks each head for a mass of .9, so that fallbacks can be seen, which the default policy
+hardly has: at least one unit must fall back. Nothing is forced: every prompt has to lie above this machine's
+break-even. Dense and routed times stand side by side in the record.
 
     python -m routesparse.engine.lab.shipped.samples --prompts --out data/samples/runs
 
@@ -28,11 +28,13 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
 from routesparse.engine import paths
 from routesparse.engine.analyze import analyze_prompt
+from routesparse.engine.bulk.asked import Analyst, Asked
 from routesparse.engine.config import Policy, RouterConfig, default_segment
 from routesparse.engine.errors import InputError
 from routesparse.engine.lab import study
@@ -46,7 +48,7 @@ from routesparse.engine.store.bundle import write_bundle
 PROMPTS = paths.DATA / "samples" / "prompts"
 SOURCES = {"prose": "prose/test/145.txt", "code": "code/test/networkx-004.txt"}
 OTHERS = {"dialog": "dialog/test", "docs": "docs/test"}  # their documents one after another
-CALIBRATIONS = {"prose": "prose", "code": "prose"}
+CALIBRATIONS = {"code": "prose"}
 POLICIES: dict[str, Policy] = {"needles": "certified"}  # of prompts that don't take the default
 MOST_CHARACTERS_PER_TOKEN = 8
 PROBE_BYTES = 3_000_000  # of a sample's heatmaps before compression: a clone should stay small
@@ -86,16 +88,16 @@ def analyse(loaded: LoadedModel, arguments: argparse.Namespace) -> list[RunRecor
     analyze_prompt(first, loaded, RouterConfig(seed=arguments.seed))
     for path in paths_in_order:
         prompt = tokenize(read_prompt(path), loaded.tokenizer, loaded.max_tokens)
-        record = analyze_prompt(
-            prompt,
-            loaded,
+        asked = Asked(
+            DEMO,
             RouterConfig(seed=arguments.seed, policy=POLICIES.get(path.stem, RouterConfig.policy)),
+            own_price=False,
             calibration=CALIBRATIONS.get(path.stem),
             audit="rows",
             measure_dense=True,
             domain=path.stem,
-            probe_bytes=PROBE_BYTES,
         )
+        record = Analyst(asked, loaded, partial(analyze_prompt, probe_bytes=PROBE_BYTES))(prompt)
         run = record.run
         if not run.routed:
             raise InputError(

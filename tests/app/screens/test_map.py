@@ -186,7 +186,7 @@ def test_senseless_addresses_fall_back(filled, open_page):
 def test_what_the_run_has_not_is_named_and_not_silently_another(filled, open_page):
     html = open_page("routing_map", run=RUN, layer="<b>9</b>", head="2", segment="7").told
     told = "layer &lt;b&gt;9&lt;/b&gt; (it has 0 to 3), segment 7 (it has 0 to 1)"
-    assert f"Not here, so something else is shown: {told}." in html
+    assert f"This address names what is not here: {told}." in html
 
 
 def test_links_that_lead_nowhere_and_an_empty_store_say_so(filled, open_page):

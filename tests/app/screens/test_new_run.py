@@ -395,7 +395,7 @@ def test_only_the_bundled_model_and_those_in_the_models_folder_are_offered(demo_
     page = paste(open_page("new_run", source="Paste", with_model="/etc"))
     box = page.selectbox(key="with_model")
     assert box.options == ["demo", "copy"] and box.value == "demo"
-    absent = "so something else is shown: with_model /etc."
+    absent = "names what is not here: with_model /etc."
     assert absent in page.told
     page.selectbox(key="audit").select("full").run()
     assert absent in page.told

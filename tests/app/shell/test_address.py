@@ -31,7 +31,7 @@ READ = re.compile(
 )
 def test_what_the_address_names_in_vain_is_told(filled, open_page, page, query, told):
     html = open_page(page, **query).told
-    assert told in html.split("Not here, so something else is shown: ")[1]
+    assert told in html.split("This address names what is not here: ")[1]
 
 
 @pytest.mark.parametrize(

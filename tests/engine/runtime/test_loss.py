@@ -93,13 +93,21 @@ def test_a_fit_adds_a_bound_and_each_heads_part(loaded, home):
     dense = [choice.loss_nats for choice in record.choices if choice.pattern == "dense"]
     assert all(part < 1e-9 for part in dense)
     assert analysed(loaded, domain="verse").run.loss_fit == "prose"  # the only kind, so the nearest
+    replace(fit, head_floors=((0.0,) * loaded.heads,) * loaded.layers).save(home / "fits" / "t.json")
+    prompt = loaded.tokenize(decode_prompt(TEXT.encode(), "ship.txt"))
+    config = RouterConfig(
+        policy="certified", segment_tokens=1_024, tail_tokens=64, break_even_tokens=512, tau=0.3
+    )
+    run = analyze_prompt(prompt, loaded, config).run
+    assert run.loss_fit == "prose" and run.loss_bound is None, "the fit's windows had another policy"
 
 
 def test_what_ran_dense_or_is_too_short_has_no_prediction(loaded, monkeypatch):
     record = analysed(loaded)
     untouched = replace(record, run=replace(record.run, routed=False, loss_nats=None, loss_target=None))
     seen = Seen(np.arange(32).reshape(2, 16), np.ones(2), None, np.ones((2, 2)), 1.0, 1.0, 1.0)
-    assert with_loss(untouched, seen, None, 0.01).run == replace(untouched.run, loss_target=0.01)
+    found = with_loss(untouched, seen, None, 0.01, RouterConfig()).run
+    assert found == replace(untouched.run, loss_target=0.01)
     monkeypatch.setattr(replay, "LEAST_ROWS", 256)
     short = analysed(loaded)
     assert short.run.loss_nats is None and short.losses == ()
