@@ -22,7 +22,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from routesparse.engine.calibration.fitted import MIXED
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.rows import RunRecord, deviates
 
@@ -69,6 +68,7 @@ WARNINGS = (
     "loss not predicted",
     "not audited",
 )
+_ALL_KINDS = "mixed"  # a fit on all its kinds of text, calibration/fitted.py
 
 
 @dataclass(frozen=True)
@@ -335,8 +335,10 @@ def _loss(facts: Facts) -> Finding | None:
         )
     elif facts.loss_bound is not None:
         most = _told(facts.loss_bound, limit)
-        nearest = "" if facts.loss_fit in (facts.domain, MIXED) else ", the nearest kind"
+        nearest = "" if facts.loss_fit in (facts.domain, _ALL_KINDS) else ", the nearest kind"
         told += f", at most {most} ({100 * facts.confidence:g} %, fitted on {facts.loss_fit}{nearest})"
+    else:
+        told += ", without a bound: the fit has too few texts, or is of runs routed otherwise"
     if facts.loss_true is not None:
         told += f"; true {_told(facts.loss_true, limit)} at the replayed rows"
     if value > limit:

@@ -123,10 +123,8 @@ def _densities(heads: pd.DataFrame, one: str, other: str) -> tuple[np.ndarray, n
 
 
 def _spread(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Of the prompts of one domain, the larger of both; NaN where one of them has a single prompt."""
-    if min(a.shape[1], b.shape[1]) < 2:
-        return np.full(len(a), np.nan)
-    return np.maximum(np.ptp(a, axis=1), np.ptp(b, axis=1))
+    known = [np.ptp(side, axis=1) for side in (a, b) if side.shape[1] > 1]
+    return np.max(known, axis=0) if known else np.full(len(a), np.nan)
 
 
 def _differs(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -140,7 +138,7 @@ def _differs(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _by_chance(a: np.ndarray, b: np.ndarray) -> float | None:
-    if min(a.shape[1], b.shape[1]) < 2:
+    if max(a.shape[1], b.shape[1]) < 2:
         return None
     every, size = np.concatenate([a, b], 1), a.shape[1]
     true = (set(range(size)), set(range(size, every.shape[1])))

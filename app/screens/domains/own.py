@@ -45,7 +45,10 @@ def request(model: str, like: pd.Series | None, domain: str, label: str) -> RunR
     made = RunRequest.like(recorded, model=model, audit=audit, break_even=0, domain=domain, label=label)
     scaled = {} if made.rope is None else {"rope": made.rope}
     ours = json.loads(domains.settings_key(json.dumps(made.config().to_dict() | scaled)))
-    if made.config().policy == "priced" and (fit := fitted.of_model(str(like["model_revision"]))) is not None:
+    if (
+        made.config().policy == "priced"
+        and (fit := fitted.of_model(str(like.get("model_revision")))) is not None
+    ):
         ours["head_floors"] = json.loads(json.dumps(fit.head_floors))  # as the worker's run will have them
     theirs = json.loads(domains.settings_key(recorded))
     if other := sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name)):

@@ -214,3 +214,12 @@ def test_calibrations_are_listed_with_delta_alarms_and_leaks(
     assert "no calibration &#x27;nonesuch&#x27;" in html
     (shipped / "calibrations" / "code.json").write_text('{"schema": 2, "name": "co')
     assert "calibration &#x27;code&#x27; is corrupt" in open_page("domains").told
+
+
+def test_a_group_routed_by_the_models_fit_is_added_to_with_its_floors(fit):
+    config = RouterConfig(head_floors=fit.head_floors).to_dict()
+    run = {"audit_depth": "rows", "config_json": json.dumps(config), "model_revision": fit.model_revision}
+    assert own.request("demo", pd.Series(run), "law", "a.txt").domain == "law"
+    run["config_json"] = json.dumps(RouterConfig().to_dict())
+    with pytest.raises(InputError, match="differ in head_floors"):
+        own.request("demo", pd.Series(run), "law", "a.txt")

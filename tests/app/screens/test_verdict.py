@@ -49,7 +49,7 @@ def test_every_page_about_a_run_says_whether_it_is_safe(runs, open_page, page):
     assert 'class="rs-verdict red"' in bad
     good = open_page(page, run=GREEN).told
     loss = "Predicted loss 0.0060 nats a token, at most 0.0130 (95 %, fitted on mixed)"
-    assert f"<b>No warning.</b> {loss}." in good and "Next token as by dense, KL 0.0021 nats." in good
+    assert f"<b>No warning.</b> {loss}; true 0." in good and "Next token as by dense, KL 0.0021 nats." in good
 
 
 def test_runs_name_the_verdict_of_each(runs, open_page):
