@@ -111,9 +111,8 @@ def analyze_prompt(
     audits = None if audit == "none" else RowAuditor(None if audit == "full" else AUDIT_ROWS)
     auditor = Tracer(check_trace(trace_tokens, prompt.tokens), audits) if trace_tokens else audits
     fit = fitted.of_model(loaded.revision)
-    if fit is not None and calibrated is None and config.policy == "priced" and config.head_floors is None:
-        # A fit's losses and bounds are of runs by its floors.
-        config = replace(config, head_floors=fit.head_floors)
+    if fit is not None and calibrated is None:
+        config = fit.floored(config)  # of whose runs its losses and bounds are
     session = RoutingSession(
         config,
         calibrated,

@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
+from statistics import fmean
 from typing import Any, Literal
 
 from routesparse.engine.config import RouterConfig
@@ -175,16 +176,10 @@ def verdict(facts: Facts) -> Verdict:
     return Verdict(tuple(sorted(_findings(facts), key=lambda finding: LEVELS.index(finding.level))))
 
 
-def _true_loss(record: RunRecord) -> float | None:
-    found = [(row.tokens, row.dense) for row in record.losses if row.dense is not None]
-    if not found or len(found) < len(record.losses):
-        return None
-    return sum(tokens * dense for tokens, dense in found) / sum(tokens for tokens, _ in found)
-
-
 def of_record(record: RunRecord) -> Verdict:
     """The verdict on a run that was just made."""
     run = record.run
+    known = [(row.dense, row.tokens) for row in record.losses if row.dense is not None]
     compared = [row.executed_error for row in record.audits if row.executed_error is not None]
     return verdict(
         Facts.of(
@@ -199,7 +194,9 @@ def of_record(record: RunRecord) -> Verdict:
                 ),
                 "violations": sum(row.violations for row in record.audits) if record.audits else None,
                 "executed_error": max(compared, default=None),
-                "loss_true": _true_loss(record),
+                "loss_true": fmean(*zip(*known, strict=True))
+                if 0 < len(known) == len(record.losses)
+                else None,
                 "same_tokens": min((row.same_tokens for row in record.continuations), default=None),
                 "continued_tokens": max((row.tokens for row in record.continuations), default=None),
                 "planned_us": sum(row.planned_us for row in record.layers),

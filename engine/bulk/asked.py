@@ -115,11 +115,8 @@ class Analyst:
         asked, self.loss = self._asked, loss
         aim = aimed(fit, asked.domain, self.loss)
         self.told, found = aim.says, aim.found
-        if found is None:
-            self.config = dataclasses.replace(self.config, price=aim.price)
-            return
-        self.config = found.applied(self.config, own_segment=asked.own_segment)
-        if found.mismatch(self._loaded.revision, self.config) is None:
+        self.config = aim.applied(self.config, asked.own_segment)
+        if found is not None and found.mismatch(self._loaded.revision, self.config) is None:
             self._target = found.name
 
     def __call__(

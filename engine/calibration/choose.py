@@ -36,13 +36,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from routesparse.engine.calibration.fitted import MIXED, Fitted
 from routesparse.engine.calibration.tuned import MEASURES, Measure, Part, PriceResult, TunedPrice, Unit
+from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError, ConfigError, shortened
 from routesparse.engine.method.layer_certificate import layer_lower_mass
 
@@ -297,6 +298,12 @@ class Aim:
     price: float
     found: TunedPrice | None
     says: str
+
+    def applied(self, config: RouterConfig, own_segment: bool) -> RouterConfig:
+        """The configuration at this price. own_segment: see ``TunedPrice.applied``."""
+        if self.found is None:
+            return replace(config, price=self.price)
+        return self.found.applied(config, own_segment=own_segment)
 
 
 def aimed(fit: Fitted, label: str | None, loss: float) -> Aim:

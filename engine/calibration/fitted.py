@@ -126,6 +126,12 @@ class Fitted:
         at_least = max(replayed, 0.0)
         return Prediction(at_least * factor, None if quantile is None else at_least * math.exp(quantile))
 
+    def floored(self, config: RouterConfig) -> RouterConfig:
+        """The configuration by which runs under the policy priced go: with this fit's floors, unless it has some."""
+        if config.policy != "priced" or config.head_floors is not None:
+            return config
+        return dataclasses.replace(config, head_floors=self.head_floors)
+
     def speaks_of(self, config: RouterConfig) -> bool:
         """Whether a bound of this fit holds for runs of a configuration: its windows were routed so, at some price."""
         return config.policy == "priced" and config.head_floors == self.head_floors

@@ -217,9 +217,9 @@ class _Plan:
                 from routesparse.engine.models.load import revision_of_model
                 from routesparse.engine.runtime.route import route
 
-                fit = fitted.of_model(revision_of_model(model))
-                own = {"break_even_tokens": 0, "head_floors": None if fit is None else fit.head_floors}
-                self.config = default_config(next(model.parameters()).is_cuda, **own)
+                self.config = default_config(next(model.parameters()).is_cuda, break_even_tokens=0)
+                if (fit := fitted.of_model(revision_of_model(model))) is not None:
+                    self.config = fit.floored(self.config)
                 stack.enter_context(route(model, self.config))
             elif self._router is not None:
                 stack.enter_context(routed_by(model, self._router))

@@ -101,11 +101,9 @@ def _aimed(
     argument(Price, loss, "loss")
     fit = fitted.needed(revision_of_model(model), model_name(model), loss)
     aim = aimed(fit, None, loss)
-    config = dataclasses.replace(config, head_floors=fit.head_floors)
     if aim.found is None:
         warnings.warn(aim.says, stacklevel=4)
-        return dataclasses.replace(config, price=aim.price), None
-    return aim.found.applied(config, own_segment=own_segment), aim.found
+    return aim.applied(fit.floored(config), own_segment), aim.found
 
 
 def _about(model: PreTrainedModel, name: str) -> RunInfo:

@@ -44,12 +44,10 @@ def request(model: str, like: pd.Series | None, domain: str, label: str) -> RunR
     recorded, audit = like["config_json"], like["audit_depth"]
     made = RunRequest.like(recorded, model=model, audit=audit, break_even=0, domain=domain, label=label)
     scaled = {} if made.rope is None else {"rope": made.rope}
-    ours = json.loads(domains.settings_key(json.dumps(made.config().to_dict() | scaled)))
-    if (
-        made.config().policy == "priced"
-        and (fit := fitted.of_model(str(like.get("model_revision")))) is not None
-    ):
-        ours["head_floors"] = json.loads(json.dumps(fit.head_floors))  # as the worker's run will have them
+    config, fit = made.config(), fitted.of_model(str(like.get("model_revision")))
+    if fit is not None:
+        config = fit.floored(config)  # as the worker's run will be
+    ours = json.loads(domains.settings_key(json.dumps(config.to_dict() | scaled)))
     theirs = json.loads(domains.settings_key(recorded))
     if other := sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name)):
         told = ", ".join(other)
