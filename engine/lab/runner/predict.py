@@ -128,7 +128,7 @@ class _Predicting:
         self._job, self.bench, self._loaded, self._done = job, bench, loaded, done
         self._methods = {
             (one.name, one.setting): (one, config_hash(one, loaded, job.extras, bench.segment_tokens))
-            for one in bench.usable(["dense", *job.methods], job.lengths, job.data)
+            for one in bench.usable(["dense", *job.methods], job.lengths, job.data, job.out)
         }
         self.probes = probes_of(method for method, _ in self._methods.values())
         self.header = {

@@ -52,7 +52,7 @@ def measure_times(job: Job, kind: type[Bench], limit_s: float = float("inf")) ->
     bench = kind(loaded, extras=job.extras)
     usable = [
         (method, config_hash(method, loaded, job.extras, bench.segment_tokens))
-        for method in bench.usable(["dense", *job.methods], job.lengths, job.data)
+        for method in bench.usable(["dense", *job.methods], job.lengths, job.data, job.out)
     ]
     done = {key(row) for row in timed(job) if row.get("git_commit") == git_commit()}
     spreads: list[float] = []

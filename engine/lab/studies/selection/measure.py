@@ -5,14 +5,20 @@ Of prompts with a gold answer also the share of the gold strings in the greedy a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+import json
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from routesparse.engine import paths
 from routesparse.engine.calibrate.beside_dense import CHUNK, BesideDense, Probe, Run, Text
+from routesparse.engine.calibrate.fisher import head_fisher
+from routesparse.engine.calibrate.fitting import FISHER_TEXTS, FISHER_TOKENS, HEAD_TEXTS
+from routesparse.engine.calibrate.head_floors import head_curves, head_floors
 from routesparse.engine.calibration import fitted
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.device.broken import broken_device
@@ -24,7 +30,7 @@ from routesparse.engine.lab.rivals.kascade import KascadeSearch
 from routesparse.engine.lab.rivals.minference import MInferenceSearch
 from routesparse.engine.lab.rivals.rule import Rule, RuleRouter, Selection, View
 from routesparse.engine.lab.studies.selection import foretold
-from routesparse.engine.lab.studies.selection.methods import Method, usable
+from routesparse.engine.lab.studies.selection.methods import Method, learnt_on, usable, varied
 from routesparse.engine.lab.studies.selection.prompts import DEVELOPMENT_SEED, Item, Prompt, Prompts
 from routesparse.engine.lab.studies.selection.together import Asked, Prefilled, answers_together, decoded
 from routesparse.engine.models.load import LoadedModel
@@ -185,29 +191,47 @@ class Bench(BesideDense):
         """One prefill's area and times, with the cache kept where the prompt has an answer."""
         return self.prefill(prompt, self.run(prompt, method))[1]
 
-    def usable(self, wanted: Sequence[str], lengths: Sequence[int], data: Path) -> list[Method]:
-        """The methods that can be made, MInference with what its offline search finds."""
+    def usable(self, wanted: Sequence[str], lengths: Sequence[int], data: Path, kept: Path) -> list[Method]:
+        """The methods that can be made, each with what it learns beforehand; floors are kept in a folder."""
         fit = fitted.of_model(self._loaded.revision)
-        floors = {"routesparse_fitted": {"head_floors": None if fit is None else fit.head_floors}}
-        return usable(wanted, floors | self._searched_for(wanted, lengths, data))
-
-    def _searched_for(
-        self, wanted: Sequence[str], lengths: Sequence[int], data: Path
-    ) -> dict[str, dict[str, Any]]:
-        """What the offline searches of rules find on development prose, by rule, for those that ``wanted`` names."""
+        learnt: dict[str, dict[str, Any]] = {}
+        names = [text.partition("=")[0] for text in wanted]
         maker = Prompts(data, self._tokenizer, DEVELOPMENT_SEED)
-        length = min(max(lengths), SEARCH_TOKENS)
+        for name in names:
+            if varied(name)[0] == "routesparse_fitted":
+                learnt[name] = {"head_floors": None if fit is None else fit.head_floors}
+            if name in learnt and (on := learnt_on(name)):
+                file = kept / f"floors-{on[0]}-{on[1]}-{self._loaded.revision[:12]}.json"
+                if not file.exists():
+                    paths.write_json(file, self._floors(maker, *on))
+                learnt[name] = {"head_floors": tuple(map(tuple, json.loads(file.read_text())))}
+        return usable(wanted, learnt | self._searched_for(names, min(max(lengths), SEARCH_TOKENS), maker))
+
+    def _floors(self, maker: Prompts, domain: str, tokens: int) -> list[list[float]]:
+        """Head floors [L, H] of some texts, as a fit has them (calibrate/fitting.py)."""
+        texts = [maker.make(Item(f"text:{domain}", tokens, at, DEVELOPMENT_SEED)) for at in range(HEAD_TEXTS)]
+        few = (one.ids[:FISHER_TOKENS] for one in texts[:FISHER_TEXTS])
+        weights = head_fisher(self._model, few, DEVELOPMENT_SEED)
+        curves = head_curves(self, texts)
+        if curves is None:
+            raise ConfigError(f"texts of {tokens:,} tokens are not routed; learn on longer ones")
+        return head_floors(*curves, weights).round(4).tolist()
+
+    def _searched_for(self, names: Sequence[str], length: int, maker: Prompts) -> dict[str, dict[str, Any]]:
+        """What the offline searches of rules find on development texts, by name, for those that are named."""
         found = {}
-        searches: dict[str, tuple[MInferenceSearch | KascadeSearch, int]] = {
-            "minference": (MInferenceSearch(rows=SEARCH_ROWS), SEARCH_WINDOWS),
-            "kascade": (KascadeSearch(), 1),
+        searches: dict[str, tuple[Callable[[], MInferenceSearch | KascadeSearch], int]] = {
+            "minference": (functools.partial(MInferenceSearch, rows=SEARCH_ROWS), SEARCH_WINDOWS),
+            "kascade": (KascadeSearch, 1),
         }
-        for name, (search, windows) in searches.items():
-            if not any(text.partition("=")[0] == name for text in wanted):
+        for name in dict.fromkeys(names):
+            if varied(name)[0] not in searches:
                 continue
+            make, windows = searches[varied(name)[0]]
+            search, (domain, tokens) = make(), learnt_on(name) or ("prose", length)
             try:
                 for index in range(windows):
-                    prompt = maker.make(Item("text:prose", length, index, DEVELOPMENT_SEED))
+                    prompt = maker.make(Item(f"text:{domain}", tokens, index, DEVELOPMENT_SEED))
                     self.prefill(prompt, self._by_rule(prompt, search))
                 found[name] = {"heads": search.best()}
             except ConfigError as error:

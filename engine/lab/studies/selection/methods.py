@@ -2,7 +2,8 @@
 
 A published rule is one line of ``RULES``: where its class stands and which of its parameters the setting is. It is
 imported when it is asked for. ``NAME@PARAMETER:VALUE,...`` is the rule with others of its parameters changed, such as
-``xattention@stride:16``.
+``xattention@stride:16``, or one of our own with other options, such as ``routesparse_fitted@tau_head:0.6``. What a rule
+learns beforehand it learns on DOMAIN/TOKENS of development texts where ``NAME@DOMAIN/TOKENS`` says so.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from routesparse.engine.config import LatencyBudget
+from routesparse.engine.config import LatencyBudget, RouterConfig
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.lab import study
 from routesparse.engine.lab.rivals.rule import Rule, Selection, View
@@ -81,6 +82,7 @@ OURS: dict[str, tuple[dict[str, Any], str, tuple[float, ...]]] = {
     "routesparse_budgeted": ({"policy": "budgeted"}, "budget", BUDGETS),
     "routesparse_no_uncertainty": ({"policy": "budgeted", "alpha": 0.0}, "budget", BUDGETS),
 }
+LEARNING = ("minference", "routesparse_fitted")
 INLINE: dict[str, tuple[Callable[[float], Rule], tuple[float, ...]]] = {
     "dense": (lambda _: lambda view: None, (1.0,)),
     "dense_kernel": (lambda _: Everything(), (1.0,)),
@@ -89,7 +91,7 @@ INLINE: dict[str, tuple[Callable[[float], Rule], tuple[float, ...]]] = {
 
 def takes_extras(name: str) -> bool:
     """Whether what every plan of ours reads can be left out of a method's plans."""
-    return name not in (*OURS, "dense", "dense_kernel")
+    return varied(name)[0] not in (*OURS, "dense", "dense_kernel")
 
 
 def known() -> list[str]:
@@ -99,12 +101,13 @@ def known() -> list[str]:
 
 def settings(name: str) -> tuple[float, ...]:
     """A method's own settings. Errors: ConfigError for an unknown name."""
-    if name in OURS:
-        return OURS[name][2]
+    base = varied(name)[0]
+    if base in OURS:
+        return OURS[base][2]
     if name in INLINE:
         return INLINE[name][1]
-    if varied(name)[0] in RULES:
-        return RULES[varied(name)[0]][3]
+    if base in RULES:
+        return RULES[base][3]
     raise ConfigError(f"unknown method {name!r}; use some of {', '.join(known())}")
 
 
@@ -113,28 +116,45 @@ def find(name: str, setting: float, **others: Any) -> Method:
 
     Errors: ConfigError for an unknown name; ImportError or AttributeError where its file is not there.
     """
-    if name in OURS:
-        options, parameter, _ = OURS[name]
-        value = LatencyBudget(setting, "fraction") if parameter == "budget" else setting
-        return Method(name, setting, options={**options, **others, parameter: value})
     if name in INLINE:
         return Method(name, setting, INLINE[name][0](setting))
     base, parameters = varied(name)
+    if base in OURS:
+        options, parameter, _ = OURS[base]
+        _check(name, parameters, RouterConfig, parameter)
+        value = LatencyBudget(setting, "fraction") if parameter == "budget" else setting
+        return Method(name, setting, options={**options, **others, **parameters, parameter: value})
     if base in RULES:
         module, kind, parameter, known_settings = RULES[base]
         made = getattr(importlib.import_module(f"{BASELINES}.{module}"), kind)
-        if unknown := set(parameters) - ({one.name for one in fields(made)} - {parameter}):
-            raise ConfigError(f"method {name!r}: {base} has no other parameter {', '.join(sorted(unknown))}")
+        _check(name, parameters, made, parameter)
         number = int(setting) if isinstance(known_settings[0], int) else setting
         return Method(name, setting, made(**{parameter: number}, **others, **parameters))
     raise ConfigError(f"unknown method {name!r}; use some of {', '.join(known())}")
 
 
+def _check(name: str, parameters: dict[str, float], made: type, parameter: str) -> None:
+    if unknown := set(parameters) - ({one.name for one in fields(made)} - {parameter}):
+        base = varied(name)[0]
+        raise ConfigError(f"method {name!r}: {base} has no other parameter {', '.join(sorted(unknown))}")
+
+
+def learnt_on(name: str) -> tuple[str, int] | None:
+    """Domain and tokens of the texts that a method's name says it learns on. Errors: ConfigError."""
+    base, _, told = name.partition("@")
+    domain, slash, tokens = told.partition("/")
+    if not slash:
+        return None
+    if base not in LEARNING or not tokens.isdigit():
+        raise ConfigError(f"method {name!r} learns nothing; write {' or '.join(LEARNING)}@DOMAIN/TOKENS")
+    return domain, int(tokens)
+
+
 def varied(name: str) -> tuple[str, dict[str, float]]:
     """A rule's name and the parameters that the name changes. Errors: ConfigError."""
     base, _, told = name.partition("@")
-    if not told:
-        return name, {}
+    if not told or learnt_on(name):
+        return base, {}
     try:
         pairs = [text.split(":") for text in told.split(",")]
         return base, {key: int(value) if value.isdigit() else float(value) for key, value in pairs}

@@ -2,6 +2,7 @@
 
 Development (seed DEVELOPMENT_SEED): rules and their constants may be chosen on these prompts, of documents of the
 calibration split (docs have none). Every other seed is reported, on documents of the test split.
+A task's haystack is prose, or of DOMAIN where it is named ``TASK:DOMAIN``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from routesparse.engine.calibrate.beside_dense import Text
 from routesparse.engine.errors import InputError
+from routesparse.engine.lab.generators.needles import NIAH
 from routesparse.engine.lab.generators.samples import sample_rng
 from routesparse.engine.lab.generators.tasks import TASKS, fit_sample
 from routesparse.engine.lab.generators.texts import Document, read_folder
@@ -78,19 +80,21 @@ class Prompts:
 
     def make(self, item: Item) -> Prompt:
         """Errors: InputError for an unknown task or domain; ValueError where it does not fit its length."""
-        kind, _, domain = item.task.rpartition(":")
-        if kind:
-            return self._window(item, self._source(domain))
-        if item.task not in (*TASKS, *BODY_TASKS):
+        if item.task.startswith(TEXT):
+            return self._window(item, self._source(item.task.removeprefix(TEXT)))
+        task, _, domain = item.task.partition(":")
+        if task not in (*TASKS, *BODY_TASKS):
             known = ", ".join((*DEFAULT_TASKS, *TASKS))
             raise InputError(f"unknown task {item.task!r}; use some of {known}")
-        source = self._source("prose")
+        source = self._source(domain or "prose")
         document = source.documents[item.index % len(source.documents)]
-        about = {**source.about, "documents": [document.name]}
-        if item.task in BODY_TASKS:
-            return self._body(item, document.text, about)
+        essay = task in BODY_TASKS or (task in NIAH and NIAH[task].haystack == "essay")
+        # A haystack that is made up has no document: its prompt stands for itself.
+        about = {**source.about, "documents": [document.name if essay else item.name]}
+        if task in BODY_TASKS:
+            return self._body(item, task, document.text, about)
         sample = fit_sample(
-            item.task,
+            task,
             item.length,
             count_tokens=lambda text: len(self._encode(text)[0]),
             haystack=document.text,
@@ -112,9 +116,9 @@ class Prompts:
         asked = list(range(1, len(ids)))
         return Prompt(item.name, item.seed, ids, asked, [], (), {**source.about, "documents": names})
 
-    def _body(self, item: Item, haystack: str, about: dict[str, Any]) -> Prompt:
+    def _body(self, item: Item, task: str, haystack: str, about: dict[str, Any]) -> Prompt:
         made = make_body(
-            item.task,
+            task,
             item.length,
             offsets=lambda text: self._encode(text)[1],
             haystack=haystack,

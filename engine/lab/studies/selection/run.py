@@ -96,7 +96,7 @@ class Measuring:
     def __init__(
         self, bench: Bench, arguments: argparse.Namespace, maker: prompts.Prompts, header: dict[str, Any]
     ) -> None:
-        usable = bench.usable(arguments.methods, arguments.lengths, arguments.data)
+        usable = bench.usable(arguments.methods, arguments.lengths, arguments.data, arguments.out.parent)
         self._methods = {(one.name, one.setting): one for one in usable}
         self.bench, self.header, self.probes = bench, header, probes_of(self._methods.values())
         self._extras, self._maker = not arguments.no_extras, maker

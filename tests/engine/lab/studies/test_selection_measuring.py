@@ -115,6 +115,42 @@ def test_a_rule_s_other_parameters_stand_behind_its_name():
         methods.rounds(["xatention@stride:8=16"])
 
 
+def test_what_a_method_learns_on_stands_behind_its_name(loaded, data, tmp_path):
+    assert methods.learnt_on("minference@code/16384") == ("code", 16_384)
+    assert methods.learnt_on("xattention@stride:16") is methods.learnt_on("minference") is None
+    for wrong in ("window@code/16384", "minference@code/far"):
+        with pytest.raises(ConfigError, match="DOMAIN/TOKENS"):
+            methods.rounds([f"{wrong}=1"])
+    ours = methods.find("routesparse_fitted@tau_head:0.6", 0.25)
+    assert (ours.options["tau_head"], ours.options["price"]) == (0.6, 0.25)
+    with pytest.raises(ConfigError, match="no other parameter depth"):
+        methods.find("routesparse@depth:2", 0.25)
+    bench, name = measure.Bench(loaded), f"routesparse_fitted@prose/{LENGTH}"
+    first, again = (
+        bench.usable(wanted, [LENGTH], data, tmp_path)[0].options["head_floors"]
+        for wanted in ([f"{name}=0.25"], [f"{name}=0.5"])
+    )
+    assert first == again and len(first) == len(loaded.model.model.layers)
+    assert np.ptp(first) > 0.01
+    (kept,) = tmp_path.iterdir()
+    assert kept.name.startswith(f"floors-prose-{LENGTH}")
+
+
+def test_a_task_s_haystack_may_be_another_domain_than_prose(loaded, data):
+    maker = prompts.Prompts(data, loaded.tokenizer, 1)
+    plain, named = (
+        maker.make(prompts.Item(task, 1_500, 0, 1)) for task in ("niah_single_2", "niah_single_2:prose")
+    )
+    assert plain.about["documents"] == named.about["documents"]
+    assert plain.about["documents"][0].startswith("test-")
+    made = prompts.Item("vt", 6_000, 0, 1)  # no document's text is in it
+    assert maker.make(made).about["documents"] == [made.name]
+    with pytest.raises(InputError, match="no test documents of 'code'"):
+        maker.make(prompts.Item("niah_single_2:code", 1_500, 0, 1))
+    with pytest.raises(InputError, match="unknown task"):
+        maker.make(prompts.Item("maze:prose", 1_500, 0, 1))
+
+
 def test_numbers_are_those_of_a_plain_computation_in_float64(loaded, monkeypatch):
     """Chunks of positions change nothing, nor does their number divide the positions."""
     monkeypatch.setattr(beside_dense, "CHUNK", 7)
