@@ -156,12 +156,6 @@ def report(
     compact: Annotated[
         Path | None, typer.Option(help="Evaluations: also as the JSON file that the page Results reads.")
     ] = None,
-    shift: Annotated[
-        Path | None,
-        typer.Option(
-            help="Evaluations: also tuned prices on other domains, tuning_shift.json or tuning_answers_shift.json."
-        ),
-    ] = None,
     json_output: JsonFlag = False,
 ) -> None:
     """Write a run, or evaluations, as one HTML page that opens without a server."""
@@ -170,11 +164,11 @@ def report(
     if any((Path(name) / file).is_file() for name in what for file in ("job.json", "scores.json")):
         if text:
             raise InputError("--text is for a run: an evaluation's report holds no prompts; leave it out")
-        _report_evaluations(what, out, markdown, compact, shift, force=force, json_output=json_output)
+        _report_evaluations(what, out, markdown, compact, force=force, json_output=json_output)
         return
-    if len(what) > 1 or markdown or compact or shift:
+    if len(what) > 1 or markdown or compact:
         raise InputError(
-            f"{what[0]} is no folder of an evaluation; several of them, --markdown, --compact and --shift are for "
+            f"{what[0]} is no folder of an evaluation; several of them, --markdown and --compact are for "
             "folders that `routesparse evaluate` wrote"
         )
     folder = _resolve(what[0])
@@ -193,7 +187,6 @@ def _report_evaluations(
     out: Path | None,
     markdown: Path | None,
     compact: Path | None,
-    shift: Path | None,
     *,
     force: bool,
     json_output: bool,
@@ -201,22 +194,17 @@ def _report_evaluations(
     from routesparse.engine.export import archive
     from routesparse.engine.lab.runner.score import gather
     from routesparse.engine.results import evaluations, report
-    from routesparse.engine.results import shift as shifts
 
     targets = [_free_target(out, "evaluation.html", force)]
     targets += [_free_target(path, path.name, force) for path in (markdown, compact) if path is not None]
     command = " ".join(["routesparse report", *(Path(name).name for name in what)])
     command += "".join(
-        f" --{name} {path.name}"
-        for name, path in (("shift", shift), ("markdown", markdown), ("compact", compact))
-        if path
+        f" --{name} {path.name}" for name, path in (("markdown", markdown), ("compact", compact)) if path
     )
-    scores, together = gather([Path(name) for name in what])
-    text = evaluations.compact(scores, together, command)
-    found, verdicts = evaluations.of_text(text)
-    shifted = None if shift is None else shifts.read(shift)
-    pages = [report.page(found, verdicts, command, shifted)]
-    pages += [report.markdown(found, verdicts, command, shifted)] if markdown else []
+    text = evaluations.compact(gather([Path(name) for name in what]), command)
+    found = evaluations.of_text(text)
+    pages = [report.page(found, command)]
+    pages += [report.markdown(found, command)] if markdown else []
     pages += [text] if compact else []
     for target, content in zip(targets, pages, strict=True):
         with archive.replacing(target) as partial:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from routesparse.engine.export import numbers
 from routesparse.engine.results import wording
-from routesparse.engine.results.evaluations import OURS, Estimate, Evaluation, MethodRow, Verdict
+from routesparse.engine.results.evaluations import OURS, Estimate, Evaluation, MethodRow
 from routesparse.engine.results.tables import CONTROLS, is_oracle
 
 MARGIN = 1.0  # points, or percent of perplexity: what a loss is held against
@@ -18,8 +16,8 @@ def ours(found: Evaluation, length: int) -> MethodRow | None:
     return min(rows, key=lambda row: (row.name != OURS, row.setting), default=None)
 
 
-def answers(found: Evaluation, length: int, verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
-    """Questions and answers, each with what it rests on. verdicts: over all suites of the file."""
+def answers(found: Evaluation, length: int) -> list[tuple[str, str]]:
+    """Questions and answers, each with what it rests on."""
     row = ours(found, length)
     if row is None:
         return [("Is it better?", f"{found.suite} has no result of RouteSparse at {length:,} tokens.")]
@@ -27,8 +25,8 @@ def answers(found: Evaluation, length: int, verdicts: Sequence[Verdict]) -> list
     return [
         (f"Is anything lost at {length:,} tokens?", _lost(found, row, dense)),
         ("What is saved?", _saved(found, row, dense)),
-        ("Is it better than other methods?", _rivals(found, row, length) + _tests(verdicts)),
-        ("What was not tested?", _untested(found, row, length, verdicts)),
+        ("Is it better than other methods?", _rivals(found, row, length)),
+        ("What was not tested?", _untested(found, row, length)),
     ]
 
 
@@ -128,16 +126,9 @@ def _rivals(found: Evaluation, row: MethodRow, length: int) -> str:
     )
 
 
-def _tests(verdicts: Sequence[Verdict]) -> str:
-    tested = [f"{one.test} {one.verdict}" for one in verdicts if one.verdict != "not tested"]
-    return f" Tests at equal time: {', '.join(tested)}." if tested else ""
-
-
-def _untested(found: Evaluation, row: MethodRow, length: int, verdicts: Sequence[Verdict]) -> str:
+def _untested(found: Evaluation, row: MethodRow, length: int) -> str:
     devices = ", ".join(found.devices) or "the device that it ran on"
     parts = [f"Any model but {found.model}, any device but {devices}, other kinds of prompts."]
-    open_tests = [one.test for one in verdicts if one.verdict == "not tested"]
-    parts += [f"Of the tests: {', '.join(open_tests)}."] if open_tests else []
     if row.tasks and row.good_tasks is not None and (weak := len(row.tasks) - len(row.good_tasks)):
         which = ", ".join(one.task for one in row.tasks if one.task not in row.good_tasks)
         parts.append(

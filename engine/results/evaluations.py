@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from routesparse.engine import paths
 from routesparse.engine.config import DEFAULT_PRICE
@@ -22,7 +22,6 @@ from routesparse.engine.schema import (
     Number,
     Positive,
     Real,
-    Share,
     Text,
     checked,
     from_json,
@@ -129,36 +128,11 @@ class MethodRow:
         return Estimate(*(100 * (1 - part) for part in (self.ratio.value, self.ratio.high, self.ratio.low)))
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """One of the five tests of H1 to H3. why: what is missing, where it was not tested."""
-
-    test: Text
-    verdict: Literal["supported", "rejected", "not resolved", "not tested"]
-    p_holm: Share | None = None
-    estimates: tuple[Estimate, ...] = ()
-    n: Positive | None = None
-    clusters: Positive | None = None
-    few_clusters: bool = False
-    # Whose time counts, ours or a slower rival, then those that bracket it.
-    settings: tuple[tuple[Text, ...], ...] = ()
-    suites: tuple[Text, ...] = ()  # whose prompts were used; () where not tested or not recorded
-    strata: Positive | None = None  # a suite's task at one length each
-    dropped_strata: Count | None = None  # that lack a setting of the test
-    time_ratios: tuple[
-        tuple[AtLeast0, ...], ...
-    ] = ()  # of the other settings to the first; () where not recorded
-    # "faster" than ours is every setting of the rival; "ours faster": the other way round.
-    unequal: Literal["faster", "ours faster"] | None = None
-    why: Text | None = None
-
-
 @in_file(
     more=True,
     **{name: ("about", name) for name in _ABOUT.split()},
     commits=("about", "predicted_by_commits"),
     rows="suite",
-    verdicts="hypotheses",
 )
 @dataclass(frozen=True)
 class Evaluation:
@@ -177,7 +151,6 @@ class Evaluation:
     timed_cells: Count | None = None  # that this stage has timed
     devices: tuple[Text, ...] = ()
     commits: tuple[Text, ...] = ()  # of the code that predicted
-    verdicts: tuple[Verdict, ...] = ()
 
     @property
     def lengths(self) -> list[int]:
@@ -252,14 +225,10 @@ class _Several:
 
     command: Text
     evaluations: tuple[Evaluation, ...]
-    together: tuple[Verdict, ...] = ()
 
 
-def read(path: Path) -> tuple[list[Evaluation], tuple[Verdict, ...]]:
-    """The evaluations of one file, and the verdicts over all of them.
-
-    Errors: ResultsError, which names the file and what is wrong in it.
-    """
+def read(path: Path) -> list[Evaluation]:
+    """The evaluations of one file. Errors: ResultsError, which names the file and what is wrong in it."""
     try:
         return _parsed(read_json(path, MOST_BYTES))
     except (OSError, ValueError) as error:
@@ -282,25 +251,23 @@ def of_home() -> list[Path]:
     return sorted((paths.home() / "evaluations").glob("*/scores.json"))
 
 
-def compact(scores: Sequence[Mapping[str, Any]], together: Sequence[Mapping[str, Any]], command: str) -> str:
-    """Several score files as one, with the verdicts over all of them; six digits are kept."""
-    kept = [{name: one[name] for name in ("about", "suite", "hypotheses") if name in one} for one in scores]
-    made = {"command": command, "evaluations": _rounded(kept), "together": _rounded(list(together))}
+def compact(scores: Sequence[Mapping[str, Any]], command: str) -> str:
+    """Several score files as one; six digits are kept."""
+    kept = [{name: one[name] for name in ("about", "suite") if name in one} for one in scores]
+    made = {"command": command, "evaluations": _rounded(kept)}
     return json.dumps(made, separators=(",", ":")) + "\n"
 
 
-def of_text(text: str) -> tuple[list[Evaluation], tuple[Verdict, ...]]:
-    """The evaluations of a file's text, and the verdicts over all of them. Errors: ValueError."""
+def of_text(text: str) -> list[Evaluation]:
+    """The evaluations of a file's text. Errors: ValueError."""
     return _parsed(from_json(text))
 
 
-def _parsed(values: Any) -> tuple[list[Evaluation], tuple[Verdict, ...]]:
+def _parsed(values: Any) -> list[Evaluation]:
     """Errors: FieldError."""
     if isinstance(values, dict) and "evaluations" in values:
-        several = checked(_Several, values)
-        return list(several.evaluations), several.together
-    only = checked(Evaluation, values)
-    return [only], only.verdicts
+        return list(checked(_Several, values).evaluations)
+    return [checked(Evaluation, values)]
 
 
 def _rank(method: str) -> int:

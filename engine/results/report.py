@@ -10,13 +10,12 @@ from dataclasses import dataclass
 
 from routesparse.engine.export import report_html
 from routesparse.engine.export.plain_text import visible
-from routesparse.engine.results import answers, shift, tables, wording
-from routesparse.engine.results.evaluations import Evaluation, Verdict
+from routesparse.engine.results import answers, tables, wording
+from routesparse.engine.results.evaluations import Evaluation
 from routesparse.engine.results.picture import STYLE, area_picture
-from routesparse.engine.results.shift import Shift
 from routesparse.engine.results.tables import Table
 
-TITLE = "Is it better? Suites, intervals and verdicts"
+TITLE = "Is it better? Suites and intervals"
 LIMITS = (
     "Read with care: one model, which everybody can run and which is small; routing is forced, also at lengths where "
     "the product runs dense by itself; a task on which dense scores below 80 says nothing about sparse attention; an "
@@ -35,17 +34,12 @@ class Section:
     pictures: tuple[str, ...] = ()
 
 
-def sections(
-    found: Sequence[Evaluation], together: Sequence[Verdict], shifted: Shift | None = None
-) -> Iterator[Section]:
-    """Everything that a report says, answers first. together: verdicts over all suites; shifted: of tuned prices."""
+def sections(found: Sequence[Evaluation]) -> Iterator[Section]:
+    """Everything that a report says, answers first."""
     for one in found:
         for length in one.lengths[-1:]:
-            told = (f"{ask} {answer}" for ask, answer in answers.answers(one, length, together))
+            told = (f"{ask} {answer}" for ask, answer in answers.answers(one, length))
             yield Section(f"{_name(one, found)}, in short", (wording.about(one), *told), ())
-    if together:
-        about = wording.tested_on(found, together)
-        yield Section("H1 to H3", (), (tables.verdict_table(together, about),))
     for one in found:
         unit = "% of perplexity" if one.is_perplexity else "points"
         drawn = [area_picture(one.at(n), unit, f"{one.suite} at {n:,} tokens") for n in one.lengths]
@@ -64,13 +58,6 @@ def sections(
         ablations = tuple(tables.ablation_table(one, length) for length in one.lengths)
         yield Section(f"{_name(one, found)}: ablations", (), ablations)
         yield Section(f"{_name(one, found)}: controls", (), (tables.control_table(one),))
-        if len(found) > 1 and any(verdict.why is None for verdict in one.verdicts):
-            source = f"{one.suite} alone: looked at beside the verdicts over all suites. {one.source}"
-            yield Section(
-                f"{_name(one, found)}: H1 to H3 alone", (), (tables.verdict_table(one.verdicts, source),)
-            )
-    if shifted is not None:
-        yield from _shift_sections(shifted)
 
 
 def _name(one: Evaluation, found: Sequence[Evaluation]) -> str:
@@ -80,15 +67,7 @@ def _name(one: Evaluation, found: Sequence[Evaluation]) -> str:
     return f"{one.suite} at {', '.join(f'{length:,}' for length in one.lengths)} tokens"
 
 
-def _shift_sections(shifted: Shift) -> Iterator[Section]:
-    for goal in shifted.goals:
-        notes = (shift.headline(goal), shift.how(goal), f"Written by {shifted.command}")
-        yield Section(f"{shift.TITLE} {goal.words}", notes, (shift.table(shifted, goal),))
-
-
-def page(
-    found: Sequence[Evaluation], together: Sequence[Verdict], command: str, shifted: Shift | None = None
-) -> str:
+def page(found: Sequence[Evaluation], command: str) -> str:
     """The HTML page."""
     body = [
         f"<header><h1>{report_html.text(TITLE)}</h1>",
@@ -96,7 +75,7 @@ def page(
         "</header>",
         report_html.note(LIMITS),
     ]
-    for one in sections(found, together, shifted):
+    for one in sections(found):
         drawn = [report_html.note(note) for note in one.notes]
         drawn += [f"<figure>{picture}</figure>" for picture in one.pictures]
         drawn += [
@@ -106,12 +85,10 @@ def page(
     return report_html.document(f"RouteSparse: {TITLE}", "".join(body), STYLE)
 
 
-def markdown(
-    found: Sequence[Evaluation], together: Sequence[Verdict], command: str, shifted: Shift | None = None
-) -> str:
+def markdown(found: Sequence[Evaluation], command: str) -> str:
     """The Markdown page."""
     lines = [f"# {TITLE}", f"Written by `{command}`; do not edit by hand.", "", LIMITS]
-    for one in sections(found, together, shifted):
+    for one in sections(found):
         lines += [*([""] if lines[-1] else []), f"## {one.title}"]
         for note in one.notes:
             lines += [_plain(note), ""]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from routesparse.engine.config import DEFAULT_PRICE
 from routesparse.engine.export import numbers
 from routesparse.engine.results import wording
-from routesparse.engine.results.evaluations import OURS, Evaluation, MethodRow, Verdict
+from routesparse.engine.results.evaluations import OURS, Evaluation, MethodRow
 from routesparse.engine.stats.front import front
 
 
@@ -256,14 +256,6 @@ def _standing_for(variant: Variant, rows: Sequence[MethodRow]) -> MethodRow | No
     """Of a method's rows one with what all our plans read, and at its usual setting, where such ran."""
     mine = [row for row in rows if row.method == variant.method]
     return max(mine, key=lambda row: (row.extras, row.setting == variant.usual), default=None)
-
-
-def verdict_table(verdicts: Sequence[Verdict], source: str) -> Table:
-    """H1 to H3."""
-    cells = [(one.test, wording.CLAIMS.get(one.test, ""), wording.verdict(one)) for one in verdicts]
-    rules = "The rules stand in engine/lab/runner/conclude.py; Holm's correction over five tests at 5 %."
-    caption = f"{rules} {source}"
-    return Table(caption, ("test", "claim", "verdict"), tuple(cells), (0, 1, 2))
 
 
 def control_table(found: Evaluation) -> Table:

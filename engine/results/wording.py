@@ -5,21 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from routesparse.engine.export import numbers
-from routesparse.engine.results.evaluations import Estimate, Evaluation, MethodRow, TaskRow, Verdict
+from routesparse.engine.results.evaluations import Estimate, Evaluation, MethodRow, TaskRow
 
 FEW = "few clusters"
-MARKS = {"supported": "✓", "rejected": "✕", "not resolved": "–", "not tested": "○"}
-CLAIMS = {
-    "H1": "conditional choice scores higher than MInference with enlarged budgets, at equal total time",
-    "H2 domain": "that gain grows on prompts of another domain than the fixed budgets were searched on",
-    "H2 length": "that gain grows on prompts of another length",
-    "H2 both": "that gain grows on prompts of another domain and length",
-    "H3": "falling back beats growing all budgets alike, in the mean and in the worst tenth, at equal total time",
-}
-UNEQUAL = {
-    "faster": "it takes less time than ours and reads nearly all: more time could buy it nothing",
-    "ours faster": "ours takes less time than it and reads nearly all: more time could buy ours nothing",
-}
 SUITES = {
     "ruler": "RULER's tasks, facts hidden in long texts that must be found, followed, counted or read about",
     "stories": "generated stories with questions of one and several steps",
@@ -140,64 +128,6 @@ def unit(found: Evaluation) -> str:
 def prompts(row: MethodRow) -> str:
     """n, and how many independent clusters it is."""
     return f"{row.n}" if row.clusters in (None, row.n) else f"{row.n} in {row.clusters}"
-
-
-def verdict(found: Verdict) -> str:
-    """A test's result in one sentence."""
-    if found.why is not None:
-        return f"{MARKS[found.verdict]} not tested: {found.why}"
-    parts = [f"{interval(found.estimates[0])} points"] if found.estimates else []
-    parts += [f"{interval(one, digits=3)} nats in the worst tenth" for one in found.estimates[1:]]
-    parts += [] if found.p_holm is None else [f"p {found.p_holm:.4f} after Holm"]
-    parts += [] if found.n is None else [f"n = {found.n} in {found.clusters} clusters"]
-    parts += [f"of {FEW}"] if found.few_clusters else []
-    parts += [f"on {', '.join(found.suites)}"] if found.suites else []
-    if found.dropped_strata:
-        whole = found.dropped_strata + (found.strata or 0)
-        parts.append(f"{found.dropped_strata} of {whole} strata left out, which lack a setting")
-    parts += [_against(found)] if found.settings and len(found.settings[0]) > 1 else []
-    parts += [] if found.unequal is None else [UNEQUAL[found.unequal]]
-    return f"{MARKS[found.verdict]} {found.verdict}: {'; '.join(parts)}"
-
-
-def _against(found: Verdict) -> str:
-    """ "routesparse=0.5 against minference=0.5 (0.94 of our time), minference=1 (1.05 of our time)"; where no setting
-    of the rival is as fast, "routesparse=0.1 (0.98 of its time) against minference=1". A test of two sets of prompts
-    has one of these for each."""
-    ratios = found.time_ratios or ((),) * len(found.settings)
-    arms = (_arm(settings, taken) for settings, taken in zip(found.settings, ratios, strict=False))
-    return "; on the other prompts ".join(dict.fromkeys(arms))
-
-
-def _arm(settings: Sequence[str], ratios: Sequence[float]) -> str:
-    """One set of prompts: ours against the rival's settings, with their times where they are known."""
-    first, *others = settings
-    ours = first.startswith("routesparse=")
-    taken = others
-    if len(ratios) == len(others):
-        whose = "our" if ours else "its"
-        taken = [f"{one} ({ratio:.2f} of {whose} time)" for one, ratio in zip(others, ratios, strict=True)]
-    sides = (first, ", ".join(taken))
-    return " against ".join(sides if ours else reversed(sides))
-
-
-def tested_on(found: Sequence[Evaluation], verdicts: Sequence[Verdict]) -> str:
-    """Whose prompts stand behind the verdicts over several evaluations, and whose do not."""
-    if len(found) == 1:
-        return found[0].source
-    if verdicts and all(one.verdict == "not tested" for one in verdicts):
-        return f"Nothing was tested on {' and '.join(dict.fromkeys(one.suite for one in found))}."
-    recorded = {suite for one in verdicts for suite in one.suites}
-    used, unused = dict[str, None](), dict[str, str]()  # by suite, in order
-    for one in found:
-        if one.is_perplexity:
-            unused[one.suite] = "perplexities, no scores"
-        elif recorded and one.suite not in recorded:
-            unused[one.suite] = "no rows that a test takes"
-        else:
-            used[one.suite] = None
-    text = f"Suites together: {', '.join(used) or 'none'}."
-    return text + "".join(f" No part of it: {suite} ({why})." for suite, why in unused.items())
 
 
 def about(found: Evaluation) -> str:

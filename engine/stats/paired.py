@@ -11,9 +11,8 @@ the same. Percentile intervals of B = 10,000 draws with a fixed seed. Draw 0 is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -23,7 +22,6 @@ FEWEST_DISCORDANT = 10  # below it, counts and Newcombe's interval say more than
 WORST_SHARE = 0.1
 
 Values = Mapping[str, Sequence[float] | np.ndarray]  # one number per prompt, by stratum
-Verdict = Literal["supported", "rejected", "not resolved"]
 
 
 @dataclass(frozen=True)
@@ -34,11 +32,6 @@ class Interval:
     low: float
     high: float
     p: float
-
-    @property
-    def verdict(self) -> Verdict:
-        """Supported: above 0; rejected: below 0."""
-        return "supported" if self.low > 0 else "rejected" if self.high < 0 else "not resolved"
 
     def in_points(self) -> dict[str, float]:
         """Of scores of 0 to 1: value and interval in points, p as it is."""
@@ -216,47 +209,3 @@ def perplexity_ratio(draws: Draws, other: Values, base: Values, units: Values) -
     change = draws.totals({name: np.subtract(other[name], base[name]) for name in draws.places})
     found = interval(change / draws.totals(units))
     return Interval(math.exp(found.value), math.exp(found.low), math.exp(found.high), found.p)
-
-
-def total_ratio(draws: Draws, other: Values, base: Values) -> np.ndarray:
-    """Ratio of totals over the identical mix, such as times: [1 + B]."""
-    return draws.totals(other) / draws.totals(base)
-
-
-@dataclass(frozen=True)
-class Arm:
-    """One method at one frozen setting, on every prompt. values: scores, or changes of log-likelihood."""
-
-    values: Values
-    times: Values
-
-
-def matched(
-    draws: Draws,
-    ours: Arm,
-    rivals: Sequence[Arm],
-    statistic: Callable[[Values], np.ndarray] | None = None,
-    within: float = 0.02,
-    as_it_is: bool = False,
-) -> np.ndarray:
-    """Ours less a rival's statistic at equal total time, [1 + B]. statistic: ``draws.means`` unless given.
-
-    rivals: two settings, the faster first, or one. The nearest is taken where its time is within 2 % of ours; else the
-    statistic is interpolated in time between the two, inside each resample. as_it_is: one rival whose time no setting
-    makes equal; the caller says what that means. Errors: ValueError where they do not bracket our time.
-    """
-    measure = statistic or draws.means
-    if as_it_is and len(rivals) == 1:
-        return measure(ours.values) - measure(rivals[0].values)
-    ratios = [total_ratio(draws, rival.times, ours.times) for rival in rivals]
-    found = [measure(rival.values) for rival in rivals]
-    nearest = min(range(len(ratios)), key=lambda place: abs(ratios[place][0] - 1))
-    if abs(ratios[nearest][0] - 1) <= within:
-        return measure(ours.values) - found[nearest]
-    if len(ratios) != 2 or not ratios[0][0] < 1 < ratios[1][0]:
-        taken = ", ".join(f"{ratio[0]:.3f}" for ratio in ratios)
-        raise ValueError(
-            f"the rival takes {taken} times our time; pass two settings, one below and one above 1"
-        )
-    part = np.clip((1 - ratios[0]) / (ratios[1] - ratios[0]), 0, 1)
-    return measure(ours.values) - (found[0] + part * (found[1] - found[0]))

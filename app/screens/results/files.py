@@ -12,13 +12,13 @@ from routesparse.app.ui.states import wrong
 from routesparse.engine.errors import ResultsError
 from routesparse.engine.files.plain_files import identity
 from routesparse.engine.results import evaluations
-from routesparse.engine.results.evaluations import Evaluation, MethodRow, Verdict
+from routesparse.engine.results.evaluations import Evaluation, MethodRow
 
 
 @dataclass(frozen=True)
 class Offered:
     """One evaluation. key: its name in the address, with its file's, so that a file shipped later takes no link from
-    another; replaced: what it is, where README cites a newer table; beside, verdicts: of all suites of its file."""
+    another; replaced: what it is, where README cites a newer table; beside: all suites of its file."""
 
     key: str
     label: str
@@ -26,7 +26,6 @@ class Offered:
     replaced: str | None
     found: Evaluation
     beside: list[Evaluation]
-    verdicts: tuple[Verdict, ...]
 
 
 def offered() -> tuple[list[Offered], list[str]]:
@@ -37,7 +36,7 @@ def offered() -> tuple[list[Offered], list[str]]:
     sources += [(path.parent.name, "run here", path) for path in evaluations.of_home()]
     for folder, origin, path in sources:
         try:
-            held, verdicts = _read(str(path), identity(path))
+            held = _read(str(path), identity(path))
         except ResultsError as error:
             problems.append(wrong(error))
             continue
@@ -56,12 +55,12 @@ def offered() -> tuple[list[Offered], list[str]]:
             label = f"{one.suite}, {where}: {lengths} tokens, n {one.run} {each}, seed {one.seed}, model {one.model}"
             label += f" ({taken + 1})" if any(other.label == label for other in found) else ""
             replaced = what if not folder and path.name in evaluations.REPLACED else None
-            found.append(Offered(key, label, file, replaced, one, held, verdicts))
+            found.append(Offered(key, label, file, replaced, one, held))
     return found, problems
 
 
 @st.cache_data(max_entries=32, show_spinner=False)
-def _read(path: str, changed: tuple[int, int] | None) -> tuple[list[Evaluation], tuple[Verdict, ...]]:
+def _read(path: str, changed: tuple[int, int] | None) -> list[Evaluation]:
     """Read once as long as the file is the same: ``changed`` is part of the cache's key."""
     return evaluations.read(Path(path))
 

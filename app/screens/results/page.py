@@ -49,13 +49,13 @@ def _evaluation(chosen: Offered) -> None:
         return
     told = "".join(
         f"<p><b>{escape(question)}</b> {escape(answer)}</p>"
-        for question, answer in answers.answers(chosen.found, length, chosen.verdicts)
+        for question, answer in answers.answers(chosen.found, length)
     )
     st.html(f'<div class="rs-concludes" role="status">{told}</div>')
     _front_card(chosen, length)
     st.download_button(
-        "Every method, task, length and test: the report (HTML)",
-        lambda: report.page(chosen.beside, chosen.verdicts, chosen.found.command or chosen.source),
+        "Every method, task and length: the report (HTML)",
+        lambda: report.page(chosen.beside, chosen.found.command or chosen.source),
         file_name=f"{chosen.key}.html",
         mime="text/html",
         key="report",

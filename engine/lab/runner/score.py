@@ -4,7 +4,7 @@ Nothing is compared before each pair of predictions is known to come from the sa
 difference to dense is the mean over tasks of the mean over prompts, in points, with a bootstrap over clusters within
 tasks (``engine/stats/paired.py``); all methods use the same draws. Of PG-19 it is the ratio of word perplexities.
 Beside it the worst tenth of the changes of the gold answers' log-likelihood, in nats, the share of harmed prompts, each
-task's own difference, and H1 to H3 (``conclude.py``).
+task's own difference.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ import pandas as pd
 
 from routesparse.engine import paths
 from routesparse.engine.calibrate.origin import now
-from routesparse.engine.errors import InputError, ResultsError
+from routesparse.engine.errors import InputError
 from routesparse.engine.files.plain_files import read_json
 from routesparse.engine.lab import study
 from routesparse.engine.lab.runner.collected import POINT, collected
-from routesparse.engine.lab.runner.conclude import SEARCH_TOKENS, STRATUM, conclude
 from routesparse.engine.lab.runner.job import Job
 from routesparse.engine.lab.runner.predictions import NUMBERS, WHERE, read_times
 from routesparse.engine.lab.runner.prepare import all_prepared
@@ -57,49 +56,19 @@ def score(job: Job) -> dict[str, Any]:
     return found
 
 
-def gather(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The folders' scores, made anew, and the verdicts over all prompts of them; nothing is written.
+def gather(folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """The folders' scores, made anew; nothing is written. A folder without predictions gives the scores that it holds.
 
-    A folder without predictions gives the scores that it holds, and no prompts to the verdicts; where no folder has
-    predictions, one folder's own verdicts are taken. Errors: InputError; ResultsError for verdicts over folders of
-    different models, or for prompts that two folders hold.
+    Errors: InputError; ResultsError where such scores can't be read.
     """
-    scores, prompts, seed = [], [], 0
-    weights: dict[str, Path] = {}  # the hash of dense's configuration, to its folder
+    scores = []
     for folder in folders:
-        if not any((folder / name).exists() for name in ("predictions.jsonl", "kept.jsonl.gz")):
+        if any((folder / name).exists() for name in ("predictions.jsonl", "kept.jsonl.gz")):
+            scores.append(_scored(Job.load(folder))[0])
+        else:
             read(folder / "scores.json")
             scores.append(read_json(folder / "scores.json", MOST_BYTES))
-            continue
-        job = Job.load(folder)
-        found, rows = _scored(job)
-        scores.append(found)
-        weights |= dict.fromkeys(rows["config_hash"][rows["method"] == "dense"], folder)
-        prompts.append(_prompts(job, rows, found["about"]))
-        seed = job.seed
-    if not prompts:
-        return scores, scores[0].get("hypotheses", []) if len(scores) == 1 else []
-    _refuse_several_models(scores, weights)
-    seen = [tuple(stratum) for one in prompts for stratum in one[STRATUM].drop_duplicates().to_numpy()]
-    twice = next((stratum for stratum in seen if seen.count(stratum) > 1), None)
-    if twice is not None:
-        raise ResultsError(
-            f"two folders hold predictions of {twice[0]}, {twice[2]} at {twice[1]} tokens; report them apart"
-        )
-    return scores, conclude(pd.concat(prompts, ignore_index=True), seed)
-
-
-def _refuse_several_models(scores: Sequence[Mapping[str, Any]], weights: Mapping[str, Path]) -> None:
-    names = sorted({one["about"]["model"] for one in scores})
-    if len(names) > 1:
-        raise ResultsError(
-            f"the folders are of different models, {', '.join(names)}; report each model apart"
-        )
-    if len(weights) > 1:
-        held = " and ".join(sorted({folder.name for folder in weights.values()}))
-        raise ResultsError(
-            f"dense was predicted in {held} with different weights, number formats or tokenizers; report them apart"
-        )
+    return scores
 
 
 def _scored(job: Job) -> tuple[dict[str, Any], pd.DataFrame]:
@@ -151,7 +120,6 @@ def _scored(job: Job) -> tuple[dict[str, Any], pd.DataFrame]:
     rows["value"] = values
     if job.screen:
         found["screen"] = [one.told for one in screened(job)]
-    found["hypotheses"] = conclude(_prompts(job, rows, found["about"]), job.seed)
     return found, rows
 
 
@@ -182,23 +150,6 @@ def _about(job: Job, rows: pd.DataFrame, timed_alone: bool) -> dict[str, Any]:
         "cells": len(cells),
         "timed_cells": int(cells["timed_timed_by"].notna().sum()),
     }
-
-
-def _prompts(job: Job, rows: pd.DataFrame, about: Mapping[str, Any]) -> pd.DataFrame:
-    """What ``conclude`` takes. PG-19 gives none: it counts nats, not points.
-
-    Where a job has times of one process alone, what was not timed has no part in the tests, and is not forgotten.
-    """
-    of = rows[[*STRATUM[1:], *POINT, "sample_id", "value", "cluster", "area"]]
-    of = of.assign(
-        suite=job.suite,
-        task=rows["task"].astype(object),
-        likelihood=-rows["gold_nats"].astype(float),
-        prefill_ms=rows["timed_prefill_ms"],
-        plain_length=rows["length"] == min(max(job.lengths), SEARCH_TOKENS),
-        timed_alone=about["timed_alone"] or about["processes"] == 1,
-    )
-    return of.iloc[:0] if job.suite == pg19.SUITE.name else of.dropna(subset=["value"])
 
 
 def _compared(job: Job, mine: pd.DataFrame, dense: pd.DataFrame) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Results: suites, intervals, fronts, ablations and verdicts on a page; filled, empty, in error. No GPU."""
+"""Results: suites, intervals and fronts on a page; filled, empty, in error. No GPU."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def evaluated(home):
 
 @pytest.fixture
 def found():
-    return evaluations.of_text(json.dumps(values.scores()))[0][0]
+    return evaluations.of_text(json.dumps(values.scores()))[0]
 
 
 def test_without_an_evaluation_the_page_says_how_to_make_one(home, open_page):
@@ -59,7 +59,6 @@ def test_the_page_says_what_was_found_at_the_longest_length(evaluated, open_page
     assert "−0.4 points of 100, 95 % interval −1.9 to +1.1; n = 48 prompts of 2 tasks" in text
     assert "What is saved?" in text and "Is it better than other methods?" in text
     assert "What was not tested? Any model but demo" in text.replace("</b>", "")
-    assert "Tests at equal time: H1 supported." in text and "Of the tests: H2 domain" in text
     assert "seed 23" in text and "evaluations/first/scores.json" in text
     assert "(<b>vt)" in text  # as text
     assert "below the chart: window=1024 −60.0" in text
@@ -105,7 +104,7 @@ def test_shipped_suites_stand_beside_those_of_the_home(evaluated, open_page):
     paths.DATA.joinpath("results").mkdir(parents=True)
     other = values.scores()
     other["about"]["suite"] = "stories"
-    text = evaluations.compact([values.scores(), other], values.scores()["hypotheses"], "routesparse report")
+    text = evaluations.compact([values.scores(), other], "routesparse report")
     paths.DATA.joinpath("results", "evaluations.json").write_text(text)
     page = open_page("results")
     told = ": 16,384, 32,768 tokens, n 24 a task, seed 23, model demo"
@@ -220,16 +219,14 @@ def test_what_loses_far_more_does_not_flatten_the_chart_and_what_is_drawn_is_who
 def test_two_evaluations_of_one_suite_stand_beside_each_other(home, open_page):
     paths.DATA.joinpath("results").mkdir(parents=True)
     paths.DATA.joinpath("results", "evaluations.json").write_text(
-        evaluations.compact(
-            [values.scores(), values.scores()], values.scores()["hypotheses"], "routesparse report"
-        )
+        evaluations.compact([values.scores(), values.scores()], "routesparse report")
     )
     options = open_page("results").selectbox(key="set-choice").options
     assert len(options) == 2 and options[0] != options[1]
     other = values.scores()
     other["about"]["seed"] += 1
     paths.DATA.joinpath("results", "evaluations_h1.json").write_text(
-        evaluations.compact([other], [], "routesparse report")
+        evaluations.compact([other], "routesparse report")
     )
     first, *older = open_page("results").selectbox(key="set-choice").options
     assert len(older) == 2 and first not in older

@@ -98,7 +98,7 @@ def test_random_blocks_of_the_same_area_lose(loaded):
         random.append(float(nats.mean()))
         assert read["area"] <= drawn["area"] < read["area"] + 0.02 < 0.7
     draws = paired.Draws({"prose": range(PIECES)})
-    assert paired.difference(draws, {"prose": random}, {"prose": ours}).mean.verdict == "supported"
+    assert paired.difference(draws, {"prose": random}, {"prose": ours}).mean.low > 0
 
 
 def test_dense_last_rows_alone_answer_a_question_of_one_hop(loaded, data, tmp_path):

@@ -16,7 +16,7 @@ LENGTH = 32_768
 
 @pytest.fixture
 def found():
-    return evaluations.of_text(json.dumps(values.scores()))[0][0]
+    return evaluations.of_text(json.dumps(values.scores()))[0]
 
 
 def changed(found, name, **fields):
@@ -27,7 +27,7 @@ def changed(found, name, **fields):
 
 
 def told(found):
-    lost, saved, better, untested = (answer for _, answer in answers.answers(found, LENGTH, found.verdicts))
+    lost, saved, better, untested = (answer for _, answer in answers.answers(found, LENGTH))
     return {"lost": lost, "saved": saved, "better": better, "untested": untested}
 
 
@@ -90,9 +90,8 @@ def test_a_rival_that_reads_and_loses_no_more_is_named(found):
 def test_what_was_not_tested_is_named(found):
     text = told(found)["untested"]
     assert "Any model but demo, any device but NVIDIA H200" in text
-    assert "Of the tests: H2 domain, H2 length, H2 both, H3." in text
     assert "1 task (<b>vt): dense itself scores below 80" in text
     none = replace(found, rows=tuple(row for row in found.rows if row.method != "routesparse"))
-    assert answers.answers(none, LENGTH, ()) == [
+    assert answers.answers(none, LENGTH) == [
         ("Is it better?", "ruler has no result of RouteSparse at 32,768 tokens.")
     ]

@@ -1,24 +1,23 @@
-"""What is read back long after it was written: a backup's manifest, scores of evaluations, tuned prices elsewhere."""
+"""What is read back long after it was written: a backup's manifest, scores of evaluations."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 from pathlib import Path
 
-from routesparse.engine import errors, paths
+from routesparse.engine import errors
 from routesparse.engine.operations import backup
-from routesparse.engine.results import evaluations, report, shift
+from routesparse.engine.results import evaluations, report
 from tests.fuzz.fuzzed.samples import tests_module
 from tests.fuzz.fuzzed.target import Target, json_bytes, written
 
 _BACKED_UP = {"jobs.sqlite3": b"a queue", "prompts/job.txt": b"a prompt", "logs/worker.jsonl": b"{}"}
 
 
-def shown(found: tuple[list[evaluations.Evaluation], tuple[evaluations.Verdict, ...]]) -> str:
+def shown(found: list[evaluations.Evaluation]) -> str:
     """Whatever is read can be shown."""
-    return report.page(*found, "fuzz") + report.markdown(*found, "fuzz")
+    return report.page(found, "fuzz") + report.markdown(found, "fuzz")
 
 
 def _fill_backup(folder: Path) -> None:
@@ -51,11 +50,6 @@ TARGETS: dict[str, Target] = {
     "evaluations": Target(
         json_bytes(tests_module("results/values.py").scores()),
         written("scores.json", lambda file: shown(evaluations.read(file))),
-        (errors.ResultsError,),
-    ),
-    "shift": Target(
-        json_bytes(json.loads((paths.DATA / "results" / "tuning_shift.json").read_text())),
-        written("tuning_shift.json", lambda file: report.page([], [], "fuzz", shift.read(file))),
         (errors.ResultsError,),
     ),
 }
