@@ -1,6 +1,6 @@
 """The scores of evaluations as rows, read from what ``routesparse evaluate`` and ``routesparse report`` wrote.
 
-A file holds one evaluation (scores.json) or several (evaluations.json, ``compact``). What it does not hold is None,
+A file holds one evaluation (scores.json) or several (``compact``). What it does not hold is None,
 which means "not measured", never 0. No torch here: the dashboard reads it.
 """
 
@@ -29,17 +29,13 @@ from routesparse.engine.schema import (
 )
 
 MOST_BYTES = 8 << 20
-SHIPPED = "evaluations*.json"
-# What a shipped file is, in the order in which they are offered: README cites the first one.
+SHIPPED = "evaluations_*.json"
+# What a shipped file is.
 KINDS = {
     "evaluations_kept.json": "main table",
-    "evaluations_kept_others.json": "other tasks, outside H1 to H3",
+    "evaluations_kept_others.json": "other tasks",
     "evaluations_stories.json": "stories, by an adapter's model",
-    "evaluations_main.json": "older main table",
-    "evaluations_h1.json": "older table for H1",
-    "evaluations.json": "oldest tables",
 }
-REPLACED = frozenset({"evaluations_main.json", "evaluations_h1.json", "evaluations.json"})  # by the first one
 _LENGTHS = re.compile(r" --lengths (\d+(?:,\d+)*)(?!\S)", re.ASCII)
 AtLeast0 = Annotated[float, Number(0.0)]
 _ABOUT = "suite n seed model created_at command processes timed_alone cells timed_cells devices"
@@ -240,10 +236,8 @@ def read(path: Path) -> list[Evaluation]:
 
 
 def shipped() -> list[Path]:
-    """The results that come with RouteSparse, in the order of KINDS; a file that is not named there comes last."""
-    order = {name: place for place, name in enumerate(KINDS)}
-    found = (paths.DATA / "results").glob(SHIPPED)
-    return sorted(found, key=lambda path: (order.get(path.name, len(order)), path.name))
+    """The results that come with RouteSparse, by name: the main table is the first."""
+    return sorted((paths.DATA / "results").glob(SHIPPED))
 
 
 def of_home() -> list[Path]:

@@ -18,12 +18,11 @@ from routesparse.engine.results.evaluations import Evaluation, MethodRow
 @dataclass(frozen=True)
 class Offered:
     """One evaluation. key: its name in the address, with its file's, so that a file shipped later takes no link from
-    another; replaced: what it is, where README cites a newer table; beside: all suites of its file."""
+    another; beside: all suites of its file."""
 
     key: str
     label: str
     source: str
-    replaced: str | None
     found: Evaluation
     beside: list[Evaluation]
 
@@ -42,10 +41,8 @@ def offered() -> tuple[list[Offered], list[str]]:
             continue
         file = f"data/results/{path.name}" if not folder else f"evaluations/{folder}/{path.name}"
         for one in held:
-            own_name = path.stem.removeprefix("evaluations").removeprefix(
-                "_"
-            )  # "main" of evaluations_main.json
-            key = f"here-{folder}" if folder else "-".join(filter(None, [own_name, one.suite]))
+            # "kept" of evaluations_kept.json
+            key = f"here-{folder}" if folder else f"{path.stem.removeprefix('evaluations_')}-{one.suite}"
             taken = sum(other.key.partition("@")[0] == key for other in found)
             key += f"@{taken + 1}" if taken else ""
             what = evaluations.KINDS.get(path.name) if not folder else folder if folder != one.suite else None
@@ -54,8 +51,7 @@ def offered() -> tuple[list[Offered], list[str]]:
             each = "a task" if one.by_task else "a length"
             label = f"{one.suite}, {where}: {lengths} tokens, n {one.run} {each}, seed {one.seed}, model {one.model}"
             label += f" ({taken + 1})" if any(other.label == label for other in found) else ""
-            replaced = what if not folder and path.name in evaluations.REPLACED else None
-            found.append(Offered(key, label, file, replaced, one, held))
+            found.append(Offered(key, label, file, one, held))
     return found, problems
 
 

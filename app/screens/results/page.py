@@ -64,7 +64,7 @@ def _evaluation(chosen: Offered) -> None:
 
 
 def _chosen(found: list[Offered]) -> Offered:
-    """The evaluation that the address names, else the first; of an older table it is said that there is a newer one."""
+    """The evaluation that the address names, else the first."""
     by_key = {one.key: one for one in found}
     key = switch.chosen("set", by_key)
     if len(by_key) > 1:
@@ -77,15 +77,7 @@ def _chosen(found: list[Offered]) -> Offered:
             width="stretch",
             on_change=lambda: _other(st.session_state["set-choice"]),
         )
-    chosen, first = by_key[key], found[0]
-    if chosen.replaced is not None and first.replaced is None:
-        said = f"Shipped earlier ({chosen.replaced}): README cites the main table."
-        with st.container(horizontal=True, gap="small", vertical_alignment="center", key="replaced"):
-            st.html(f'<div class="rs-note rs-warn">{escape(said)}</div>', width="content")
-            st.button(
-                "Open the main table", key="quiet-main", type="tertiary", on_click=_other, args=(first.key,)
-            )
-    return chosen
+    return by_key[key]
 
 
 def _other(key: str) -> None:

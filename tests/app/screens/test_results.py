@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
-import re
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -105,63 +104,34 @@ def test_shipped_suites_stand_beside_those_of_the_home(evaluated, open_page):
     other = values.scores()
     other["about"]["suite"] = "stories"
     text = evaluations.compact([values.scores(), other], "routesparse report")
-    paths.DATA.joinpath("results", "evaluations.json").write_text(text)
+    paths.DATA.joinpath("results", "evaluations_kept_others.json").write_text(text)
     page = open_page("results")
     told = ": 16,384, 32,768 tokens, n 24 a task, seed 23, model demo"
-    oldest = "shipped (oldest tables)"
+    others = "shipped (other tasks)"
     assert page.selectbox(key="set-choice").options == [
-        f"{name}{told}" for name in (f"ruler, {oldest}", f"stories, {oldest}", "ruler, run here (first)")
+        f"{name}{told}" for name in (f"ruler, {others}", f"stories, {others}", "ruler, run here (first)")
     ]
-    paths.DATA.joinpath("results", "evaluations_main.json").write_text(text)
-    assert "results/evaluations_main.json" in text_of(open_page("results")), "the newest file comes first"
-    for name, file in (("ruler", "evaluations.json"), ("main-ruler", "evaluations_main.json")):
-        assert f"source: data/results/{file}" in text_of(open_page("results", set=name)), (
-            "a link keeps its table"
-        )
+    paths.DATA.joinpath("results", "evaluations_kept.json").write_text(text)
+    assert "results/evaluations_kept.json" in text_of(open_page("results")), "the main table comes first"
+    for name in ("kept_others", "kept"):
+        shown = text_of(open_page("results", set=f"{name}-ruler"))
+        assert f"source: data/results/evaluations_{name}.json" in shown, "a link keeps its table"
     again = open_page("results", set="here-first")
     assert "evaluations/first/scores.json" in text_of(again)
 
 
-def test_the_table_that_readme_cites_opens_first_and_older_ones_say_what_they_are(home, data, open_page):
+def test_the_main_table_opens_first_and_a_link_to_another_shipped_one_opens_it(home, data, open_page):
     data(paths.REPOSITORY / "data")
     page = open_page("results")
     text = text_of(page)
-    cited = re.search(
-        r"data/results/(EVALUATION_\w+)\.md", (paths.REPOSITORY / "README.md").read_text("utf-8")
-    )
-    assert (
-        cited and f"source: data/results/{cited[1].lower().replace('evaluation', 'evaluations')}.json" in text
-    )
-    assert "seed 2588" in text and "100 prompts a task and length" in text and "Shipped earlier" not in text
+    assert "source: data/results/evaluations_kept.json" in text
+    assert "seed 2588" in text and "100 prompts a task and length" in text
     first, *others = page.selectbox(key="set-choice").options
     assert first.startswith("ruler, shipped (main table): 8,192, 16,384, 32,768, 65,536 tokens, n 100 a task")
-    older = [label for label in others if "seed 2588" not in label]
-    assert len(older) == 7 and all("(old" in label for label in older)
-
-
-@pytest.mark.parametrize(
-    ("key", "file", "what"),
-    [
-        ("main-ruler", "evaluations_main", "older main table"),
-        ("main-ruler@3", "evaluations_main", "older main table"),
-        ("stories", "evaluations", "oldest tables"),
-        ("kept-pg19", "evaluations_kept", None),
-    ],
-)
-def test_a_link_to_a_shipped_table_opens_it_and_an_older_one_leads_to_the_main_one(
-    home, data, open_page, key, file, what
-):
-    data(paths.REPOSITORY / "data")
-    page = open_page("results", set=key)
-    text = text_of(page)
-    assert page.selectbox(key="set-choice").value == key and "Not here" not in text
-    assert f"source: data/results/{file}.json" in text
-    assert (f"Shipped earlier ({what}): README cites" in text) == (what is not None)
-    to_main = [button for button in page.button if button.label == "Open the main table"]
-    assert bool(to_main) == (what is not None)
-    for button in to_main:
-        assert "source: data/results/evaluations_kept.json" in text_of(button.click().run())
-        assert page.selectbox(key="set-choice").value == "kept-ruler"
+    assert len(others) == 4
+    page = open_page("results", set="stories-stories")
+    assert page.selectbox(key="set-choice").value == "stories-stories"
+    assert "source: data/results/evaluations_stories.json" in text_of(page)
 
 
 def test_an_evaluation_without_prompts_says_so(home, open_page):
@@ -218,14 +188,14 @@ def test_what_loses_far_more_does_not_flatten_the_chart_and_what_is_drawn_is_who
 
 def test_two_evaluations_of_one_suite_stand_beside_each_other(home, open_page):
     paths.DATA.joinpath("results").mkdir(parents=True)
-    paths.DATA.joinpath("results", "evaluations.json").write_text(
+    paths.DATA.joinpath("results", "evaluations_kept.json").write_text(
         evaluations.compact([values.scores(), values.scores()], "routesparse report")
     )
     options = open_page("results").selectbox(key="set-choice").options
     assert len(options) == 2 and options[0] != options[1]
     other = values.scores()
     other["about"]["seed"] += 1
-    paths.DATA.joinpath("results", "evaluations_h1.json").write_text(
+    paths.DATA.joinpath("results", "evaluations_stories.json").write_text(
         evaluations.compact([other], "routesparse report")
     )
     first, *older = open_page("results").selectbox(key="set-choice").options
