@@ -1,4 +1,4 @@
-"""Evaluations as one HTML page that opens from disk, and as Markdown: the same sections, tables and words.
+"""Evaluations as one HTML page that opens from disk, and, without its details, as Markdown.
 
 No server, no network, no script; a Content-Security-Policy forbids whatever the page does not need.
 """
@@ -22,16 +22,18 @@ LIMITS = (
     "interval that holds 0 does not show that nothing is lost; times of several processes on one device include "
     "waiting for each other."
 )
+MORE = "Every length by task, the controls and pictures stand on the HTML page that the same command writes."
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with what stands below it. pictures: SVG, on the HTML page only."""
+    """A heading with what stands below it. On the HTML page only: pictures, which are SVG, and a section of detail."""
 
     title: str
     notes: tuple[str, ...]
     tables: tuple[Table, ...]
     pictures: tuple[str, ...] = ()
+    detail: bool = False
 
 
 def sections(found: Sequence[Evaluation]) -> Iterator[Section]:
@@ -50,14 +52,15 @@ def sections(found: Sequence[Evaluation]) -> Iterator[Section]:
             (tables.main_table(one),),
             tuple(filter(None, drawn)),
         )
-        if any(row.tasks for row in one.rows):
-            by_task = [tables.task_table(one, length) for length in one.lengths]
+        if one.by_task:
+            for length in reversed(one.lengths):
+                title = f"{_name(one, found)}: by task at {length:,} tokens"
+                table = tables.task_table(one, length)
+                yield Section(title, (), (table,), detail=length != one.lengths[-1])
             rows = [answers.ours(one, length) for length in one.lengths]
-            by_task += [tables.task_intervals(one, row) for row in rows if row is not None and row.tasks]
-            yield Section(f"{_name(one, found)}: by task", (), tuple(by_task))
-        ablations = tuple(tables.ablation_table(one, length) for length in one.lengths)
-        yield Section(f"{_name(one, found)}: ablations", (), ablations)
-        yield Section(f"{_name(one, found)}: controls", (), (tables.control_table(one),))
+            known = tuple(tables.task_intervals(one, row) for row in rows if row is not None and row.tasks)
+            yield Section(f"{_name(one, found)}: RouteSparse by task", (), known, detail=True)
+        yield Section(f"{_name(one, found)}: controls", (), (tables.control_table(one),), detail=True)
 
 
 def _name(one: Evaluation, found: Sequence[Evaluation]) -> str:
@@ -87,13 +90,15 @@ def page(found: Sequence[Evaluation], command: str) -> str:
 
 def markdown(found: Sequence[Evaluation], command: str) -> str:
     """The Markdown page."""
-    lines = [f"# {TITLE}", f"Written by `{command}`; do not edit by hand.", "", LIMITS]
+    lines = [f"# {TITLE}", f"Written by `{command}`; do not edit by hand.", "", f"{LIMITS} {MORE}"]
     for one in sections(found):
+        if one.detail:
+            continue
         lines += [*([""] if lines[-1] else []), f"## {one.title}"]
         for note in one.notes:
             lines += [_plain(note), ""]
         for table in one.tables:
-            lines += ["", "| " + " | ".join(map(_plain, table.heads)) + " |"]
+            lines += [*([""] if lines[-1] else []), "| " + " | ".join(map(_plain, table.heads)) + " |"]
             lines += [
                 "|" + "|".join("---" if i in table.left else "---:" for i in range(len(table.heads))) + "|"
             ]

@@ -1,18 +1,13 @@
-"""The tables of evaluations: plain cells, for HTML and Markdown alike.
-
-The ablation table has the shape of the paper's (its table "Ablation study"): variant, prefill, score, worst decile,
-fallback. Every variant of the paper stands in it; one that no setting of ours expresses says so.
-"""
+"""The tables of evaluations: plain cells, for HTML and Markdown alike."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from routesparse.engine.config import DEFAULT_PRICE
 from routesparse.engine.export import numbers
 from routesparse.engine.results import wording
-from routesparse.engine.results.evaluations import OURS, Evaluation, MethodRow
+from routesparse.engine.results.evaluations import Evaluation, MethodRow
 from routesparse.engine.stats.front import front
 
 
@@ -26,64 +21,7 @@ class Table:
     left: tuple[int, ...] = (0,)
 
 
-@dataclass(frozen=True)
-class Variant:
-    """One ablation. method: what ran for it, None where nothing can; told: what it is, or why not; usual: the setting
-    that stands for it, where several ran."""
-
-    name: str
-    method: str | None
-    told: str
-    usual: float = DEFAULT_PRICE
-
-
 _SHOWN_LOSS = 15.0  # points or percent: what loses more would flatten a chart, and is named beside it
-NO_OPTION = "cannot be expressed by an option"
-VARIANTS = (
-    Variant("RouteSparse full", "routesparse", "the default policy"),
-    Variant(
-        "No input routing",
-        "minference",
-        "fixed patterns a head, found offline: MInference on our kernel",
-        1.0,
-    ),
-    Variant(
-        "Budgeted (the paper's policy)",
-        "routesparse_budgeted",
-        "least risk within a time limit, the setting times dense's",
-        1.0,
-    ),
-    Variant(
-        "No uncertainty score",
-        "routesparse_no_uncertainty",
-        "alpha 0; compare with budgeted, which alone reads it",
-        1.0,
-    ),
-    Variant("No dense fallback", "routesparse_no_fallback", "also without what the certificates ask for"),
-    Variant("One fixed budget", None, f"{NO_OPTION}: the library's budgets are constants"),
-    Variant("Recent queries only", None, f"{NO_OPTION}: at least one routing row is drawn from the body"),
-    Variant("Predicted FLOPs", None, f"{NO_OPTION}: the latency profile is no option of the configuration"),
-    Variant(
-        "Per-head launches", "routesparse_per_head_launches", "one launch a head: same plans, other time"
-    ),
-    Variant("Per-head gate (ours)", "routesparse_per_head", "each head must reach tau .9, no price", 0.9),
-    Variant(
-        "Pooled probe (ours)",
-        "routesparse_pooled_probe",
-        "pooled keys in place of the exact probe, which under one price decides only where another family may take the "
-        "floor's place",
-    ),
-    Variant("No tail (ours)", "routesparse_no_tail", "the last rows are sparse too"),
-    Variant("No columns of the question (ours)", None, f"{NO_OPTION}: they are part of the family floor"),
-    *(
-        Variant(
-            f"Segments of {tokens} (ours)",
-            f"routesparse_segments{end}",
-            f"segments of {tokens} tokens, not one",
-        )
-        for tokens, end in (("16,384", "_16k"), ("4,096", ""), ("1,024", "_1k"))
-    ),
-)
 CONTROLS = {
     "window": "keys near the query alone: must lose",
     "random_blocks": "as many blocks as asked for, by chance: must lose",
@@ -208,54 +146,6 @@ def beyond(rows: Sequence[MethodRow]) -> list[MethodRow]:
     """What loses more than ``loss_ends``."""
     low, _ = loss_ends(rows)
     return [row for row in rows if row.change is not None and row.change.value < low]
-
-
-def ablation_table(found: Evaluation, length: int) -> Table:
-    """The paper's variants and ours."""
-    known = found.at(length)
-    answers = not found.is_perplexity
-    heads = (
-        *("variant", "n", "prefill", "score" if answers else "word perplexity", "against dense"),
-        *(("worst tenth, nats",) if answers else ()),
-        *("fallback", "area", "what it is"),
-    )
-    cells = []
-    for variant in VARIANTS:
-        row = _standing_for(variant, known)
-        if row is None:
-            why = variant.told if variant.method is None else f"not run: {variant.told}"
-            cells.append((variant.name, *["–"] * (len(heads) - 2), why))
-            continue
-        cells.append(
-            (
-                variant.name,
-                wording.prompts(row),
-                numbers.millis(row.prefill_ms),
-                wording.score(row),
-                wording.change(row),
-                *((wording.interval(row.worst_decile, row.few_clusters, 3),) if answers else ()),
-                numbers.share(row.fallback),
-                numbers.share(row.area),
-                f"{row.name}{_default(row)}: {variant.told}",
-            )
-        )
-    caption = (
-        f"{found.suite} at {length:,} tokens. Descriptive: no correction, no verdict; scores of different n are of "
-        "different prompts, only differences to dense are paired. "
-        f"{found.source}"
-    )
-    return Table(caption, heads, tuple(cells), (0, len(heads) - 1))
-
-
-def _default(row: MethodRow) -> str:
-    """Whether ours ran at its default price."""
-    return f", not the default {DEFAULT_PRICE:g}" if row.method == "routesparse" and row.name != OURS else ""
-
-
-def _standing_for(variant: Variant, rows: Sequence[MethodRow]) -> MethodRow | None:
-    """Of a method's rows one with what all our plans read, and at its usual setting, where such ran."""
-    mine = [row for row in rows if row.method == variant.method]
-    return max(mine, key=lambda row: (row.extras, row.setting == variant.usual), default=None)
 
 
 def control_table(found: Evaluation) -> Table:
