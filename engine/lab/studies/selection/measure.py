@@ -203,8 +203,8 @@ class Bench(BesideDense):
             if name in learnt and (on := learnt_on(name)):
                 file = kept / f"floors-{on[0]}-{on[1]}-{self._loaded.revision[:12]}.json"
                 if not file.exists():
-                    paths.write_json(file, self._floors(maker, *on))
-                learnt[name] = {"head_floors": tuple(map(tuple, json.loads(file.read_text())))}
+                    paths.write_json(file, {"head_floors": self._floors(maker, *on)})
+                learnt[name] = {"head_floors": tuple(map(tuple, json.loads(file.read_text())["head_floors"]))}
         return usable(wanted, learnt | self._searched_for(names, min(max(lengths), SEARCH_TOKENS), maker))
 
     def _floors(self, maker: Prompts, domain: str, tokens: int) -> list[list[float]]:
