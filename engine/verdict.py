@@ -265,10 +265,11 @@ def _findings(facts: Facts) -> Iterator[Finding]:
     if facts.sparse_units == 0:
         yield Finding("green", f"Every {facts.noun} reads all keys: nothing was left out", "all dense")
     elif not (lost or facts.uncertified_units or facts.uncertified_layers):
-        told = f"of {_several(facts.sparse_units, 'sparse ' + facts.noun)} each keeps at least {_plain(facts.tau)}"
+        told = f"{_several(facts.sparse_units, 'sparse ' + facts.noun)} keep at least {_plain(facts.tau)}"
         if facts.tau_layer is not None:
-            told += f", of {_several(facts.layers, 'layer')} each {_plain(facts.tau_layer)} on average"
-        yield Finding("green", f"Kept mass is bounded: {told}", "kept mass bounded")
+            told = f"{_several(facts.layers, 'layer')} keep at least {_plain(facts.tau_layer)}, {told}"
+        told = f"Kept mass is certified with {100 * facts.confidence:g} % confidence, each alone: {told}, on average"
+        yield Finding("green", f"{told} over rows", "kept mass bounded")
 
 
 def _times(facts: Facts) -> Iterator[Finding]:

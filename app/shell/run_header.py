@@ -122,7 +122,7 @@ def segment_selector(run: RunRow, shown: View, choices: pd.DataFrame) -> None:
     first = choices.iloc[0]
     span = numbers.tokens(int(first["first_token"]), int(first["tokens"]))
     tail = int(first["tokens"] - first["body_tokens"])
-    note = f"tokens {span}" + (f", of which the last {tail} are dense (tail)" if tail else "")
+    note = f"tokens {span}" + (f", the last {tail} dense (tail)" if tail else "")
     with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
         segment_slider(shown.segment, run.segments, note)
         if run.batch > 1:

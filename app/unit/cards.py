@@ -18,9 +18,7 @@ from routesparse.engine.store.owner_view import OwnerView
 _FULL_HEIGHT = 420
 
 
-def reason_card(
-    run: RunRow, choice: pd.Series, picked: tuple[int, int], events: pd.DataFrame, candidates: pd.DataFrame
-) -> None:
+def reason_card(run: RunRow, choice: pd.Series, picked: tuple[int, int]) -> None:
     """Why this unit took this pattern; Shift and an arrow key move to a neighbour."""
     with elements.card("reason", panel.title(choice)):
         layer, head = picked
@@ -41,8 +39,6 @@ def reason_card(
                     kwargs={"layer": to_layer, "head": to_head},
                 )
         elements.sub(reason_words.shown(choice["reason"]))
-        if len(events):
-            st.html(panel.fallback_html(events, candidates))
         st.html(panel.facts_html(choice, run))
 
 
@@ -166,8 +162,8 @@ def _probe_picture(
     source = "probe_meta, 8-bit thumbnail" if heatmap.row_pool > 1 else "probe.parquet, float16"
     exports.chart_foot(
         name,
-        f"n = {heatmap.probe_rows} rows, softmax mass per key block of {run.block_k} tokens, square-root scale · "
-        f"drag a box to zoom in, click a row for its words · source: {source}",
+        f"n = {heatmap.probe_rows} rows, mass per key block of {run.block_k} tokens, square-root scale · "
+        f"drag to zoom, click for a row’s words · source: {source}",
         probe.long_rows(heatmap),
         "probe",
         chart="probe",

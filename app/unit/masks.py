@@ -68,10 +68,10 @@ def lost_cover(shown: Mask, heatmap: Heatmap, theme: design.Theme, block: int) -
     return plot.cover(painted, box, ["#00000000", *tints], ["", f"not read: {shown.name}"])
 
 
-def legend_items(shown: Mask, heatmap: Heatmap, theme: design.Theme) -> list[tuple[str, str]]:
+def legend_items(heatmap: Heatmap, theme: design.Theme) -> list[tuple[str, str]]:
     """(colour, words) of what the cover means."""
-    cell = "" if heatmap.mask_pool == 1 else f" of {heatmap.mask_pool} key blocks"
+    told = "not read" if heatmap.mask_pool == 1 else f"no key of {heatmap.mask_pool} key blocks is read"
     return [
-        (theme.null, f"grey: {shown.name} reads no key{cell}"),
+        (theme.null, f"grey: {told}"),
         (theme.warn, "orange: attention lost there"),
     ]

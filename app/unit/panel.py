@@ -30,19 +30,15 @@ def facts_html(choice: pd.Series, run: RunRow) -> str:
     sparse = choice["pattern"] != "dense"
     threshold = gate_threshold(choice, run)
     entropy = choice["entropy"]
-    own = " of this head" if run.tau_layer is not None else ""
     return elements.lines_html(
         [
             ("budget", str(choice["budget"]) if sparse else "all keys"),
-            *([] if numbers.is_missing(run.price) else [("price", f"{run.price:g}", "price")]),
             ("kept of the causal area", numbers.share(choice["density"]), "density"),
             (
-                "gate statistic g" + ("" if threshold is None else f", λ{own} = {threshold:.3f}"),
+                "gate statistic g" + ("" if threshold is None else f", λ = {threshold:.3f}"),
                 numbers.mass(choice["gate_statistic"]),
                 "gate_statistic",
             ),
-            ("disagreement u", numbers.mass(choice["disagreement"]), "disagreement"),
-            ("risk R", numbers.mass(choice["risk"]), "risk"),
             (
                 "entropy",
                 numbers.NOT_MEASURED if numbers.is_missing(entropy) else f"{entropy:.2f} nats",
@@ -66,7 +62,7 @@ def fallback_html(events: pd.DataFrame, candidates: pd.DataFrame) -> str:
         f"{numbers.micros(row.paid_us)} more"
         for row in frames.rows(events)
     ]
-    return f'<div class="rs-note">{"<br>".join(steps)}</div>'
+    return f'<div class="rs-note">{"<br>".join(steps)}</div>' if steps else ""
 
 
 def audit_html(choice: pd.Series, run: RunRow) -> str:

@@ -78,7 +78,7 @@ def legend(heatmap: Heatmap, theme: design.Theme, mask: Mask | None = None, is_p
         for name, color in zip(KINDS, _kind_colors(theme), strict=True)
         if (heatmap.kinds >> KINDS.index(name) & 1).any()
     ]
-    tints = masks.legend_items(mask, heatmap, theme) if mask is not None else []
+    tints = masks.legend_items(heatmap, theme) if mask is not None else []
     marks = "".join(
         f'<span><i style="background:{color};width:9px;height:9px"></i>{escape(words)}</span>'
         for color, words in [*kinds, *tints]

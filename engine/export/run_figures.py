@@ -23,7 +23,7 @@ def figures(run: RunRow, density: float | None, units: int | None, layers: int) 
         (
             "Causal area kept",
             numbers.share(density),
-            f"mean over {noun}s, without the dense tail ({numbers.share(run.density)} with it)",
+            f"mean over {noun}s; {numbers.share(run.density)} with the dense tail",
         ),
         ("Prefill", *prefill),
         ("Dense by fallback", numbers.share(run.fallback_share), fell),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html import escape
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -70,15 +71,18 @@ def loss_card(fit: Fitted | None, model: str, revision: str) -> None:
 
 def exchanged_card(fit: Fitted) -> None:
     """What a fit of one kind of text does on the others, both ways."""
+    opened = _opened("Calibrated on one domain, used on another", "exchanged")
+    if not opened.open:
+        return
     rows = exchanged(fit)
-    with elements.card("exchanged", "Calibrated on one domain, used on another", "fit"):
+    with opened:
         st.html(tables.of_rows(_cells(rows), left=(0, 1)))
         exports.chart_foot(
             "exchanged",
             f"price: reads least of those that keep KL {DEFAULT_LOSS:g} on “fitted on” with {_CONFIDENCE:g} confidence "
-            "(least: none does), not that of the runs above; loss: measured at it, mean over the fit’s windows of "
-            f"“used on”, ▲: above {DEFAULT_LOSS:g}; held: those within the bound at {_CONFIDENCE:g}, over all prices "
-            "· on other documents: data/results/LOSS.md",
+            "(least: none does) · loss: measured at it, mean over the fit’s windows of “used on”, "
+            f"▲: above {DEFAULT_LOSS:g} · held: windows within the bound, over all prices · on other documents: "
+            "data/results/LOSS.md",
             rows,
             "exchanged",
         )
@@ -188,12 +192,12 @@ def _alarms(runs: pd.DataFrame, name: str) -> str:
 
 def tuned() -> None:
     """Tuned prices, drawn once they are opened."""
-    opened = st.expander(
-        "Prices tuned to a quality target, by domain",
-        expanded="tuned" in st.query_params,
-        key="tuned-prices",
-        on_change="rerun",
-    )
+    opened = _opened("Prices tuned to a quality target, by domain", "tuned")
     if opened.open:
         with opened:
             tuned_prices.card(identity.owner())
+
+
+def _opened(title: str, name: str) -> Any:
+    """A part of the page that is drawn once it is opened, by hand or by the address."""
+    return st.expander(title, expanded=name in st.query_params, key=f"{name}-opened", on_change="rerun")

@@ -101,8 +101,8 @@ def card(opened: Access, like: pd.Series | None) -> None:
     """The form for a reader's own texts. like: a run of the comparison above, whose settings they get."""
     with elements.card("own", "Your own domains"):
         st.html(
-            '<div class="rs-sub">A folder a domain, each text file in it one prompt; three or more show the spread. '
-            "Upload the folder that holds them.</div>"
+            '<div class="rs-sub">Upload a folder that holds a folder a domain, each of its text files one prompt; '
+            "three or more show the spread.</div>"
         )
         files = st.file_uploader("Folder of texts", accept_multiple_files="directory", key="domain-texts")
         models = offered()
@@ -130,7 +130,7 @@ def card(opened: Access, like: pd.Series | None) -> None:
             if like is None or known
             else f" Their model, {like['model']}, is not on this machine: see Models."
         )
-        cut = "Texts are cut to their first tokens; those shorter by a twentieth are left out"
+        cut = f"Texts are cut to their first {int(tokens):,} tokens; those below {_least(tokens):,} are left out"
         elements.note(f"{settings}. {cut}.{absent}")
         label = f"Run {numbers.several(len(texts), 'text')}" if texts else "Run them"
         if st.button(label, type="primary", disabled=not ready, key="own-run"):
@@ -166,13 +166,18 @@ def read(files: Sequence[tuple[str, bytes]]) -> tuple[list[Text], list[str]]:
     return texts, wrong
 
 
+def _least(tokens: float) -> int:
+    """A text that is shorter than this is not compared: 5 % fewer tokens than the others have."""
+    return int(tokens / 1.05)
+
+
 def _submit(opened: Access, model: str, like: pd.Series | None, texts: Sequence[Text], tokens: int) -> None:
     """Queue a job for each text that is long enough, cut to one length."""
     try:
         if tokens > (most := most_tokens(model)):
             raise InputError(f"{tokens:,} tokens are more than this model reads, {most:,}")
         with st.spinner("Cutting the texts"):
-            long = [(domain, text) for domain, text in texts if holds(model, text.text, int(tokens / 1.05))]
+            long = [(domain, text) for domain, text in texts if holds(model, text.text, _least(tokens))]
             parts = [part_of(model, text.text, tokens, "first") for _, text in long]
         asked = [request(model, like, domain, text.name) for domain, text in long]
         if not asked:

@@ -19,9 +19,17 @@ from routesparse.engine.store import domain_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
 
 _LISTED = 6  # heads
+_TOLD = {  # of the columns by domain
+    "reads": "Mean over heads, lowest to highest prompt",
+    "predicted loss": "Of these prompts at their price: the mean",
+    "bound": "The largest, if all prompts have one",
+    "δ": "The largest",
+    "covered": "Audited units whose certificate holds, in the lowest prompt",
+    "alarms": "Drift or loss, of the prompts tested",
+}
 
 
-@address.names("of one other lens names tuned layer head")
+@address.names("of one other lens names tuned exchanged layer head")
 def render() -> None:
     """Draw the page."""
     navigate.restore("domains")
@@ -104,7 +112,8 @@ def _comparison(opened: Access, shown: pd.DataFrame, others: pd.DataFrame) -> No
     price = shown["price"].iloc[0]
     lost = words.loss_sentence(fit, price, one, other) if fit and not numbers.is_missing(price) else ""
     told = words.sentence(finding, rows, means, area, one, other)
-    st.html(f'<div class="rs-concludes"><p role="status">{told} {escape(lost)}</p></div>')
+    own_loss = words.own_losses({name: _figures(shown[shown["domain"] == name]) for name in (one, other)})
+    st.html(f'<div class="rs-concludes"><p role="status">{told}{escape(own_loss)} {escape(lost)}</p></div>')
     elements.sub(words.caveat(finding, counts, one, other) + words.shapeless(found))
     if left := words.left_out(others, shown):
         elements.note(left)
@@ -150,8 +159,7 @@ def _multiples(
                     _open(store, shown, name, picked[0], picked[1])
         exports.chart_foot(
             "heads-by-domain",
-            "means over prompts · click a cell for its head in the newest · shapes: of routing rows · "
-            "source: head_choice, probe",
+            "means over prompts, shapes of routing rows · click a cell for its head · source: head_choice, probe",
             means,
             "multiples",
         )
@@ -183,13 +191,13 @@ def _difference(
         within = int((rows["more"] == "").sum())
         exports.chart_foot(
             f"difference-{one}-{other}",
-            f"points of the causal area, {other} minus {one}, n = {len(rows)} heads"
+            f"points of the causal area, n = {len(rows)} heads · "
             + (
-                f" · a dot: {within} heads within the spread of prompts, or a point"
+                f"a dot: {within} within the spread of prompts, or a point"
                 if known
-                else " · spread of prompts: not known"
+                else "spread of prompts: not known"
             )
-            + " · click a cell to open its head · source: head_choice",
+            + " · click a cell for its head · source: head_choice",
             rows.rename(columns={"one": f"density {one}", "other": f"density {other}"}),
             "difference",
             chart="difference",
@@ -226,8 +234,7 @@ def _changed(
     with elements.card("changed", f"Heads that change most, {one} to {other}"):
         st.html(tables.table(["head", "points", "spread", *map(escape, others)], lines))
         elements.note(
-            f"Points: {other} minus {one}. Spread: of the prompts of one domain, the larger. Bars: shares of "
-            "attention, colours as above. Below: how much the head reads."
+            f"Points: {other} minus {one}. Spread: of one domain’s prompts. Bars: attention, below how much is read."
         )
 
 
@@ -267,16 +274,14 @@ def _domains_card(shown: pd.DataFrame, means: pd.DataFrame, names: list[str], th
         }
         empty = {"–", numbers.NOT_MEASURED}
         columns = {name: cells for name, cells in columns.items() if set(cells) - empty}
-        st.html(tables.table(list(columns), list(zip(*columns.values(), strict=True))))
+        heads_of = [f'<th title="{_TOLD[name]}">{name}</th>' if name in _TOLD else name for name in columns]
+        st.html(tables.table(heads_of, list(zip(*columns.values(), strict=True))))
         devices = ", ".join(
             f"{numbers.device(d)} {t}" for d, t in shown[["device", "dtype"]].drop_duplicates().to_numpy()
         )
         exports.chart_foot(
             "domains",
-            "reads: mean over heads, lowest to highest prompt · predicted loss: of these prompts at their price, mean, "
-            "nats a token; bound: the largest, if all have one · δ: the largest · covered: audited units whose "
-            f"certificate holds, lowest prompt · alarms, drift or loss: of prompts tested · {devices} · source: run, "
-            "head_choice",
+            f"losses in nats a token · {devices} · source: run, head_choice",
             table,
             "domains",
         )
@@ -285,6 +290,7 @@ def _domains_card(shown: pd.DataFrame, means: pd.DataFrame, names: list[str], th
 def _figures(mine: pd.DataFrame) -> dict[str, Any]:
     """What one domain's runs measured; NaN where none did."""
     rang = mine["drift_alarm"].fillna(False).astype(bool) | mine["loss_alarm"].astype(bool)
+    count = int(rang.sum())
     judged = int((mine["drift_alarm"].notna() | mine["loss_fit"].notna()).sum())
     bounded = (
         mine["loss_bound"].where(mine["loss_fit"].notna() & ~mine["loss_alarm"].astype(bool)).astype(float)
@@ -297,7 +303,8 @@ def _figures(mine: pd.DataFrame) -> dict[str, Any]:
         "bound": bounded.max() if bounded.notna().all() else None,
         "delta": mine["delta"].astype(float).max(),
         "coverage": mine["coverage"].astype(float).min(),
-        "alarms": f"{int(rang.sum())} of {judged}" if judged else "–",
+        "rang": count,
+        "alarms": f"{count} of {judged}" if judged else "–",
     }
 
 

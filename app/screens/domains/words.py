@@ -101,14 +101,24 @@ def shapeless(heads: pd.DataFrame) -> str:
     return f" Left out of the shapes: {told}, whose probe was not kept or can’t be read."
 
 
+def own_losses(figures: Mapping[str, Mapping[str, Any]]) -> str:
+    """What the compared prompts themselves are predicted to lose, and whether their alarms rang; "" where neither is
+    known. figures: of each domain, page._figures."""
+    known = {name: one["loss"] for name, one in figures.items() if not numbers.is_missing(one["loss"])}
+    lost = " and ".join(f"{loss:.4f} nats a token in {name}" for name, loss in known.items())
+    told = f" These prompts: predicted loss {lost}." if lost else ""
+    rang = ", ".join(f"{one['alarms']} in {name}" for name, one in figures.items() if one["rang"])
+    return told + (f" An alarm rang (text unlike the fit’s or calibration’s): {rang}." if rang else "")
+
+
 def loss_sentence(fit: Fitted, price: float, one: str, other: str) -> str:
     """What the same price costs in both domains, by a fit that measured them at it; "" where it did not."""
     losses = {row["kind"]: row["kl"].get(price) for row in fit.summary()}
     if not (losses.get(one) and losses.get(other)):
         return ""
     return (
-        f"At price {price:g}, that of these runs, the fit’s windows lost {losses[one]:.4f} nats a token in {one} and "
-        f"{losses[other]:.4f} in {other} (measured against dense, other texts than these): one price is not one loss."
+        f"Other texts, the fit’s windows, measured at this price, {price:g}, lost {losses[one]:.4f} in {one} and "
+        f"{losses[other]:.4f} in {other}: one price is not one loss."
     )
 
 

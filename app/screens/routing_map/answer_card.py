@@ -1,4 +1,4 @@
-"""The answer by dense attention beside the run's: the five most probable next tokens, and how the prompt goes on."""
+"""The answer by dense attention beside the run's: the most probable next tokens, and how the prompt goes on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from routesparse.engine.store import frames, queries
 from routesparse.engine.store.owner_view import OwnerView
 
 _LONGEST = 24  # characters of a token
-_SHOWN = 5
+_SHOWN = 3
 _CUT = re.compile("(<0x[0-9A-F]{2}>|\N{REPLACEMENT CHARACTER})+$")  # bytes of a character that is not whole
 _INVISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 
@@ -35,8 +35,7 @@ def card(store: OwnerView, run: RunRow, batch_index: int) -> None:
         st.html(table_html(rows))
         exports.chart_foot(
             f"next-token-{queries.label(run.run_id)}",
-            f"n = 1 position, the last of the prompt · probabilities; ␣ is a space, ⏎ a line’s end · source: answer of "
-            f"run {queries.label(run.run_id)}",
+            "n = 1, the prompt’s last position · ␣: a space, ⏎: a line’s end · source: answer",
             rows,
             "answer",
         )
@@ -53,9 +52,7 @@ def _continuation(store: OwnerView, run: RunRow, batch_index: int) -> None:
 
 def continuation_html(row: ContinuationRow) -> str:
     """One sentence, and both texts with what differs marked; the sentence alone where no text was kept."""
-    told = (
-        f"Tokens that are the same after both prefills, from the first on: {row.same_tokens} of {row.tokens}."
-    )
+    told = f"Leading tokens as after dense: {row.same_tokens} of {row.tokens}."
     told = f'<div class="rs-sub">{told}</div>'
     if row.same_text is None:
         return f'{told}<div class="rs-note">Its text was not kept.</div>'

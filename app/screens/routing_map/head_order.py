@@ -25,9 +25,7 @@ def opening(choices: pd.DataFrame) -> tuple[str, str]:
     kinds = {lens: kinds_of(choices, lens) for lens in OPENING}
     known = {lens: count for lens, count in kinds.items() if count is not None}
     best = max(known, key=lambda lens: round(known[lens], 1))
-    others = ", ".join(f"{OPENING[lens]} {count:.1f}" for lens, count in known.items() if lens != best)
-    first = f"Opens with {OPENING[best]}, by which these {len(choices):,} heads differ most"
-    return best, f"{first}: as if in {known[best]:.1f} groups of equal size (by {others})."
+    return best, f"Opens with {OPENING[best]}, by which these {len(choices):,} heads differ most."
 
 
 def kinds_of(choices: pd.DataFrame, lens: str) -> float | None:

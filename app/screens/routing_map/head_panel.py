@@ -19,10 +19,10 @@ from routesparse.engine.store.owner_view import OwnerView
 _BAD = '<span class="rs-warn">{}</span>'
 
 
-def claims_card(choice: pd.Series, run: RunRow, layer: pd.Series | None) -> None:
-    """layer: its row of queries.layers."""
+def claims_card(choice: pd.Series, run: RunRow, layer: pd.Series | None, failed_html: str) -> None:
+    """layer: its row of queries.layers; failed_html: the certificates that failed."""
     with elements.card("claims", "Certificates and the truth"):
-        st.html(claims_html(choice, run, layer))
+        st.html(claims_html(choice, run, layer) + failed_html)
 
 
 def claims_html(choice: pd.Series, run: RunRow, layer: pd.Series | None) -> str:

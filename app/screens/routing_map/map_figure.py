@@ -55,7 +55,7 @@ def cells(choices: pd.DataFrame, metric: str, theme: design.Theme, layers: int, 
     colors = np.full((layers, heads), theme.null, object)
     at = choices["layer"].to_numpy(), choices["head"].to_numpy()
     if metric == "shape":
-        return Cells(colors, None, "where attention lies, higher where more is read", 0, 1)
+        return Cells(colors, None, "where attention lies", 0, 1)
     if metric == "pattern":
         kinds = list(zip(choices["pattern"], choices["density"], strict=True))
         known_colors = {kind: design.pattern_color(theme, *kind) for kind in set(kinds)}

@@ -26,7 +26,7 @@ from routesparse.app.ui import (
     reason_words,
     states,
 )
-from routesparse.app.unit import cards, shapes
+from routesparse.app.unit import cards, panel, shapes
 from routesparse.engine.export import run_figures
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries
@@ -106,8 +106,7 @@ def render() -> None:
     choice, own = found.iloc[0], layers[layers["layer"] == layer]
     # First what a click asks for: the map itself moves its ring alone.
     with right:
-        events = queries.fallbacks(store, unit)
-        cards.reason_card(run, choice, (layer, head), events, candidates)
+        cards.reason_card(run, choice, (layer, head))
         with st.container(horizontal=True, gap="medium"):
             in_text = view.text_of(store, unit)
             navigate.link("Read the text as this head does", "text", **in_text)
@@ -131,7 +130,8 @@ def render() -> None:
             cards.scatter_card(store, run, unit, choice, candidates)
             cards.candidate_card(store, run, unit, candidates)
         elif detail == "certificates":
-            head_panel.claims_card(choice, run, None if own.empty else own.iloc[0])
+            failed = panel.fallback_html(queries.fallbacks(store, unit), candidates)
+            head_panel.claims_card(choice, run, None if own.empty else own.iloc[0], failed)
         elif detail == "segments":
             head_panel.segments_card(store, run, unit)
         else:
@@ -199,8 +199,8 @@ def _map_card(
         run_header.segment_selector(run, shown, choices)
         exports.chart_foot(
             f"routing-map-{queries.label(run.run_id)}-segment-{shown.segment}",
-            f"n = {len(choices):,} units of segment {shown.segment + 1} · colour: {cells.unit} · "
-            f"source: head_choice, audit and layer_run of run {queries.label(run.run_id)}",
+            f"n = {len(choices):,} units{f' of segment {shown.segment + 1}' if run.segments > 1 else ''} · "
+            f"colour: {cells.unit} · source: head_choice, audit, layer_run",
             choices,
             "map",
             chart="map",

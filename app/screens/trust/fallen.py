@@ -132,11 +132,7 @@ def _nothing(store: OwnerView, shown: Scope, uncertified: int) -> str:
         return "Nothing fell back: no certificate was needed."
     if margin < 0:  # of a layer, which is named above
         return f"Nothing fell back; the lowest certificate missed its τ by {numbers.small(-margin)}."
-    tau, layer, told = numbers.threshold(shown.run.tau), shown.run.tau_layer, ""
-    if not shown.everything:
-        told = f" {tau}" if layer is None else f", of a head {tau}, of a layer {numbers.threshold(layer)}"
-    near = f"the nearest had {numbers.small(margin)} to spare"
-    return f"Nothing fell back: every certificate reached its τ{told}; {near}."
+    return f"Nothing fell back: every certificate reached its τ; the nearest had {numbers.small(margin)} to spare."
 
 
 def _rows(events: pd.DataFrame, with_run: bool) -> pd.DataFrame:

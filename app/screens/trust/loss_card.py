@@ -75,8 +75,8 @@ def _boxes(run: RunRow, totals: pd.Series) -> list[tuple[str, ...]]:
 
 
 def beside_truth(run: RunRow, truth: float) -> str:
-    """Where a dense prefill ran: what was predicted, what is true, and whether the bound held."""
-    told = f"Dense ran: predicted {numbers.kl(run.loss_nats)}, true {numbers.kl(truth)} a token at the replayed rows"
+    """Where a dense prefill ran: what is true, and whether the bound held."""
+    told = f"Dense ran: true {numbers.kl(truth)} a token at the replayed rows"
     if run.loss_bound is None or run.loss_alarm:
         return f"{told}."
     return f"{told}, {'within' if truth <= run.loss_bound else 'beyond'} the bound."

@@ -134,22 +134,17 @@ def certified(run: RunRow, kinds: pd.DataFrame, certificates: pd.DataFrame, exec
     if not sparse:
         return "All heads read every key: there is nothing to certify."
     level = numbers.share(run.confidence, 0)
-    if run.tau_layer is None:
-        one = run.segments * run.batch == 1
-        count = f"{sparse - int(kinds['uncertified'].sum()):,} of "
-        count += numbers.several(sparse, "sparse head" if one else "sparse unit")
-        each = "each alone" if one else "a head in a segment each"
-        what = f"{count}, {each}, keep at least {numbers.threshold(run.tau)} of their attention"
-        more = "all heads together"
-    else:
+    one = run.segments * run.batch == 1
+    what = f"{sparse - int(kinds['uncertified'].sum()):,} of "
+    what += numbers.several(sparse, "sparse head" if one else "sparse unit")
+    what += f" keep at least {numbers.threshold(run.tau)}"
+    if run.tau_layer is not None:
         held = int((certificates["lower_mass"].notna() & ~certificates["uncertified"]).sum())
-        of = held + int(certificates["uncertified"].sum())
-        what = f"{held:,} of {numbers.several(of, 'sparse layer')} keep at least {numbers.threshold(run.tau_layer)}"
-        what += " of their attention"
-        more = "one head of a layer, all layers together"
+        of = numbers.several(held + int(certificates["uncertified"].sum()), "sparse layer")
+        what = f"{held:,} of {of} keep at least {numbers.threshold(run.tau_layer)}, {what}"
     return (
-        f"Certified with {level} confidence: {what}, on average over their rows. Not certified: a single row, {more}, "
-        "the answer."
+        f"Certified with {level} confidence, each alone: {what} of their attention, on average over their rows. Not "
+        "certified: a single row, all of them together, the answer."
     )
 
 
@@ -202,10 +197,9 @@ def _void(run: RunRow, executed_error: float) -> list[str]:
         )
     if run.drift_alarm:
         found.append(
-            f"Drift alarm: only {numbers.share(run.drift_p)} of the calibration prompts of {run.calibration} have "
-            f"attention statistics as unusual as this one's (distance {numbers.mass(run.drift_distance, 1)}). Do not "
-            "rely on the conformal claim here. The in-prompt certificate and the row statement do not depend on the "
-            "calibration and still hold."
+            f"Drift alarm: only {numbers.share(run.drift_p)} of the prompts of calibration {run.calibration} have "
+            f"attention as unusual as this one's (distance {numbers.mass(run.drift_distance, 1)}). Do not rely on the "
+            "conformal claim here; the in-prompt certificate and the row statement still hold."
         )
     if run.calibration_mismatch:
         found.append(
@@ -228,7 +222,7 @@ def _kpis(coverage: pd.DataFrame, gaps: pd.Series, kinds: pd.DataFrame, certific
         (*uncertified, "uncertified"),
         ("Dense by fallback", share, numbers.several(fell, "unit"), "fallback"),
         ("Output error", numbers.mass(gaps["mean_error"], 4), "relative, mean over audited units", "error"),
-        ("Worst row", numbers.mass(gaps["max_error"], 3), "relative error of one row", "error"),
+        ("Worst row", numbers.mass(gaps["max_error"], 3), "relative error", "error"),
         ("Bounds violated", violations, f"of {rows:,} rows; must be 0", "bounds"),
         ("Audited", f"{int(coverage['units'].sum()):,}", f"sparse units, {rows:,} rows", "audit"),
     ]

@@ -12,7 +12,7 @@ from routesparse.app.ui import design, elements, exports, glossary, numbers, tab
 from routesparse.engine.store import audit_queries, frames, queries
 from routesparse.engine.store.owner_view import OwnerView
 
-MOST = 8
+MOST = 5
 
 
 def card(store: OwnerView, shown: Scope) -> None:
@@ -48,8 +48,8 @@ def card(store: OwnerView, shown: Scope) -> None:
             )
         exports.chart_foot(
             f"worst-heads-{shown.name}",
-            f"n = the {len(rows)} worst of {int(shown.runs['sparse_units'].sum()):,} sparse units, audited or not · "
-            f"masses as share of 1, errors relative · source: audit and head_choice of {shown.words}",
+            f"n = the {len(rows)} worst of {int(shown.runs['sparse_units'].sum()):,} sparse units · errors relative · "
+            f"source: audit and head_choice of {shown.words}",
             rows,
             "worst",
         )
