@@ -135,6 +135,10 @@ def sweep_line(queue: JobQueue, jobs: list[Job], link: bool = True) -> None:
             f'<span class="rs-note">· {minute(jobs[0].created_at)}</span></div>',
             width="stretch",
         )
+        if again := _again(latest):
+            st.button(
+                "Queue again", key=f"again-{sweep_id}", on_click=_queue_again, args=(queue, again, sweep_id)
+            )
         if not all(job.ended for job in latest):
             st.button(
                 "Cancel all",
@@ -152,7 +156,27 @@ def sweep_line(queue: JobQueue, jobs: list[Job], link: bool = True) -> None:
         states.field_error(line)
 
 
+def cancelled(queue: JobQueue) -> list[str]:
+    """The sweep that was cancelled here last, while some of it can be queued again."""
+    found = st.session_state.get("cancelled-sweep", "")
+    return [found] if _again(sweep.newest(queue.sweep(found))) else []
+
+
+def _again(latest: list[Job]) -> list[str]:
+    """The cancelled jobs whose texts are still there."""
+    return [job.id for job in latest if job.state == "cancelled" and job.keep_text]
+
+
+def _queue_again(queue: JobQueue, jobs: list[str], sweep_id: str) -> None:
+    try:
+        for job in jobs:
+            queue.retry(job)
+    except RouteSparseError as error:
+        st.session_state[f"problems-{sweep_id}"] = [str(error)]
+
+
 def _cancel_sweep(queue: JobQueue, sweep_id: str) -> None:
+    st.session_state["cancelled-sweep"] = sweep_id
     try:
         queue.cancel_sweep(sweep_id)
     except RouteSparseError as error:

@@ -159,6 +159,10 @@ def _ahead(asked: Settings, sizes: list[PromptSize], seen: what_it_takes.Outlook
         many = f"{below} of {len(sizes)} prompts are below" if len(sizes) > 1 else "Below"
         text = f"{many} {source}: dense attention will run untouched."
         found.append(Problem(text, (Fix("Route it anyway", {"break_even": 0}),), blocks=False))
+    if any(seen.routes(one.tokens) and one.tokens < (seen.predicted or 0) for one in sizes):
+        notes.append(
+            f"Routing will be slower than dense here: the predicted break-even is {seen.predicted:,} tokens."
+        )
     if asked.target is not None and (beyond := asked.target.beyond(size.tokens)):
         notes.append(f"{beyond}: the target says nothing of it.")
     if (name := requests[0].calibration) is not None:

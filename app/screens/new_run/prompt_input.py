@@ -14,7 +14,7 @@ import streamlit as st
 from routesparse.app.shell import switch
 from routesparse.app.shell.access import access
 from routesparse.app.shell.session_memory import remembered
-from routesparse.app.ui import elements, numbers, states
+from routesparse.app.ui import browser_part, elements, numbers, states
 from routesparse.engine import paths
 from routesparse.engine.errors import InputError, PromptError
 from routesparse.engine.export.plain_text import visible
@@ -26,6 +26,7 @@ from routesparse.engine.store import queries, word_queries
 
 TAKE = {"all": "All of it", "first": "The first tokens", "last": "The last tokens"}
 TAKE_TOKENS = 4_096
+_hand_over = browser_part.component(__file__, "paste", "<span></span>")
 MOST_PROMPTS = 50  # a batch; each is tokenized before it is queued
 _SHOWN_CHARACTERS = 1_500
 
@@ -144,6 +145,7 @@ def _paste() -> list[tuple[bytes, str]]:
     text = st.text_area(
         "Text", key="pasted", height=220, placeholder="Paste the prompt here", label_visibility="collapsed"
     )
+    _hand_over(key="paste", height=1)
     name = st.text_input("Name of the prompt (a label)", "pasted text", key="label", width=280)
     return [(text.encode(), clean_label(name))] if text else []
 

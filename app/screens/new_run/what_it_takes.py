@@ -29,6 +29,7 @@ class Outlook:
 
     break_even: int | None = None
     device: str | None = None  # whose profile said so; None: the request itself
+    predicted: int | None = None  # the break-even by a profile, whatever the request says
     least: tuple[LeastLimit, ...] = ()  # by each stored profile of such a device
     profiled: bool = True
     problem: str | None = None
@@ -55,15 +56,17 @@ def outlook(request: RunRequest, size: PromptSize, devices: Sequence[Device]) ->
                 problem
                 or f"{wrong(error)}; it is not used, and where no other fits, the job measures this machine first."
             )
-    break_even, device = request.break_even, None
-    if break_even is None and found:
+    break_even, device, predicted = request.break_even, None, None
+    if found:
         profile, path, changed_ns = found[0]
-        break_even, device = _break_even(path, changed_ns, size.heads, size.layers), profile.device
+        predicted = _break_even(path, changed_ns, size.heads, size.layers)
+        if break_even is None:
+            break_even, device = predicted, profile.device
     limits = (
         least_limit(profile, size.tokens, size.heads, request.config(on_gpu=profile.backend != "torch"))
         for profile, *_ in found
     )
-    return Outlook(break_even, device, tuple(limits), bool(found or problem), problem)
+    return Outlook(break_even, device, predicted, tuple(limits), bool(found or problem), problem)
 
 
 def time(

@@ -56,6 +56,9 @@ def cards(opened: Access) -> None:
             states.problem("This link leads nowhere", [told])
         if opened.queue.jobs(("queued", "running"), 1):
             boundary.timed(_active, _LIST_EVERY_S)(named)
+        else:
+            for sweep in jobs_view.cancelled(opened.queue):
+                jobs_view.sweep_line(opened.queue, opened.queue.sweep(sweep))
         _ended(opened.queue)
     except StoreError as error:
         states.field_error(f"{error}. Stored runs are not affected.")
@@ -69,7 +72,8 @@ def _active(named: str | None) -> None:
     if not jobs:
         st.rerun()
     others = [job for job in jobs if job.id != named and job.sweep is None]
-    sweeps = list(dict.fromkeys(job.sweep for job in jobs if job.sweep is not None))
+    sweeps = dict.fromkeys(job.sweep for job in jobs if job.sweep is not None)
+    sweeps |= dict.fromkeys(jobs_view.cancelled(queue))
     if not others and not sweeps:
         return
     with elements.card("active-jobs", "Active jobs"):

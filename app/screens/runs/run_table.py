@@ -190,8 +190,12 @@ def columns() -> dict[str, Any]:
 
 
 def _names(runs: pd.DataFrame, grouped: bool) -> pd.Series:
-    """What a run is called: by its owner, else by its prompt; within a group a mark for those after the first."""
+    """What a run is called: by its owner, else by its prompt; behind its domain, where others call theirs the same;
+    within a group a mark for those after the first."""
     names = runs["name"].fillna(runs["prompt_name"]).map(visible)
+    domains = runs["domain"].fillna("no domain").map(visible)
+    alike = domains.groupby(names).transform("nunique") > 1
+    names = names.where(~alike, domains + "/" + names)
     names = names.where(~runs["is_sample"], names + "  · sample")
     later = runs["prompt_sha256"].eq(runs["prompt_sha256"].shift()) & grouped
     pins = runs["pinned"].map({True: "⚑ ", False: ""})

@@ -177,6 +177,13 @@ def test_shapes_are_those_of_the_pictures_where_none_is_recorded(put):
     json.dumps(drawn, allow_nan=False)
 
 
+def test_the_prompts_own_losses_and_alarms_are_said():
+    figures = {"prose": {"loss": 0.004, "rang": 0}, "code": {"loss": 0.02, "rang": 2, "alarms": "2 of 3"}}
+    told = words.own_losses(figures)
+    assert "predicted loss 0.0040 nats a token in prose and 0.0200" in told and "2 of 3 in code." in told
+    assert words.own_losses({"prose": {"loss": float("nan"), "rang": 0}}) == ""
+
+
 def test_chance_is_said():
     told = words.caveat(Finding(270, 30, 12, 1.2), {"prose": 3, "code": 3}, "prose", "code")
     assert "Prompts: 3 of prose, 3 of code." in told and "1 head would be counted" in told

@@ -420,6 +420,7 @@ def test_a_prompt_below_the_predicted_break_even_says_so_and_can_be_routed_anywa
     assert "No latency profile" not in page.told
     fix(page, "Route it anyway")
     assert page.number_input(key="break_even").value == 0 and "break-even, " not in page.told
+    assert f"slower than dense here: the predicted break-even is {least:,} tokens" in page.told
 
 
 def test_a_prompt_that_was_not_kept_is_asked_for_again(demo_home, filled, open_page, queue):

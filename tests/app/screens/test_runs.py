@@ -238,6 +238,10 @@ def test_tables_tell_a_short_list_in_colours_and_of_a_long_one_what_is_shown(thr
     table = run_table.rows(runs, found, None)
     assert table["certified"].tolist() == [100, 99.9, 100], "a hundred means all"
     assert "quality" not in table, "no run names a target"
+    named = run_table.rows(
+        runs.assign(name=["a.txt", "a.txt", "b.txt"], domain=["code", None, "code"]), found, None
+    )
+    assert [one.split("  ·")[0] for one in named["prompt"]] == ["code/a.txt", "no domain/a.txt", "b.txt"]
     sent = run_table.sent(table, ["prompt"], found)
     told = ArrowData()
     marshall_styler(told, sent, "table")

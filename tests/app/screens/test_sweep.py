@@ -210,7 +210,10 @@ def test_jobs_show_a_sweep_as_one_line_and_cancel_it_whole(home, queue, submitte
     page.button(key=f"cancel-{submitted}").click().run()
     assert [job.state for job in queue.sweep(submitted)] == ["done", *["cancelled"] * 4]
     assert queue.job(alone).state == "queued"
-    assert "sweep, 1 of 5 done" not in text_of(page), "nothing of it is active any more"
+    page.button(key=f"again-{submitted}").click().run()
+    assert "sweep, 1 of 5 done, 4 waiting" in text_of(page) and len(queue.sweep(submitted)) == 9
+    queue.cancel_sweep(submitted)
+    assert "sweep, 1 of 5 done" not in text_of(open_page("runs")), "nothing of it is active any more"
 
 
 def test_another_s_sweep_is_not_shown(home, queue, open_page, login):
