@@ -265,11 +265,13 @@ def _findings(facts: Facts) -> Iterator[Finding]:
     if facts.sparse_units == 0:
         yield Finding("green", f"Every {facts.noun} reads all keys: nothing was left out", "all dense")
     elif not (lost or facts.uncertified_units or facts.uncertified_layers):
-        told = f"{_several(facts.sparse_units, 'sparse ' + facts.noun)} keep at least {_plain(facts.tau)}"
+        told = f"{_several(facts.sparse_units, 'sparse ' + facts.noun)} at least {_plain(facts.tau)}"
         if facts.tau_layer is not None:
-            told = f"{_several(facts.layers, 'layer')} keep at least {_plain(facts.tau_layer)}, {told}"
-        told = f"Kept mass is certified with {100 * facts.confidence:g} % confidence, each alone: {told}, on average"
-        yield Finding("green", f"{told} over rows", "kept mass bounded")
+            told = f"{_several(facts.layers, 'layer')} at least {_plain(facts.tau_layer)}, {told}"
+        told = told.replace(" at least", " keep at least", 1)
+        level = f"{100 * facts.confidence:g} % confidence, each alone"
+        text = f"Kept mass is certified with {level}: {told}, on average over rows"
+        yield Finding("green", text, "kept mass bounded")
 
 
 def _times(facts: Facts) -> Iterator[Finding]:

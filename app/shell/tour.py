@@ -12,8 +12,7 @@ from routesparse.app.shell import address, navigate
 STEPS = {
     "map": (
         "the map",
-        "Each cell is one head of one layer. Click one: beside the map stands why it took its pattern, below it where "
-        "it looked. The bar above is the verdict on the run.",
+        "Each cell is one head. Click one: beside the map stands why it took its pattern, below it where it looked.",
     ),
     "text": (
         "the text",

@@ -46,7 +46,6 @@ def facts_html(choice: pd.Series, run: RunRow) -> str:
             ),
             ("local band", numbers.share(choice["local_band"], 0), "local_band"),
             ("predicted time", numbers.micros(choice["kernel_us"]), "kernel"),
-            ("certificates tested", numbers.count(choice["tests"])),
         ]
     )
 

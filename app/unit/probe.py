@@ -84,13 +84,13 @@ def legend(heatmap: Heatmap, theme: design.Theme, mask: Mask | None = None, is_p
         for color, words in [*kinds, *tints]
     )
     blocks = numbers.several(heatmap.block_pool, "key block")
-    rows = "one row" if heatmap.row_pool == 1 else f"{heatmap.row_pool} rows"
+    rows = "" if heatmap.row_pool == 1 else f"{heatmap.row_pool} rows × "
     most = numbers.mass(float(heatmap.mass.max(initial=0)))
     stops = ", ".join(mass_color(theme, share) for share in (0, 0.12, 0.3, 0.5, 0.75, 1))
     bar = f'<i style="width:70px;margin:0 6px;background:linear-gradient(90deg,{stops})"></i>'
     whose = "of this part: colours rescaled to it" if is_part else "here"
     scale = f"<span>0 {bar} {most}, the largest mass {whose}</span>"
-    return f'<div class="rs-legend">{marks}<span>a cell: max over {rows} × {blocks}</span>{scale}</div>'
+    return f'<div class="rs-legend">{marks}<span>a cell: max over {rows}{blocks}</span>{scale}</div>'
 
 
 def long_rows(heatmap: Heatmap) -> pd.DataFrame:

@@ -28,8 +28,9 @@ def figures(run: RunRow, density: float | None, units: int | None, layers: int) 
         ("Prefill", *prefill),
         ("Dense by fallback", numbers.share(run.fallback_share), fell),
         ("Next token", *_next_token(run)),
-        ("Output error", numbers.mass(run.mean_error, 4), "relative, audited mean"),
     ]
+    if run.mean_error is not None:  # the verdict says that a run was not audited
+        shown.append(("Output error", numbers.mass(run.mean_error, 4), "relative, audited mean"))
     # Where a loss was predicted, bounds on kept mass are its evidence.
     if run.loss_nats is None or run.tau_layer is None:
         of_layers = 0 if run.tau_layer is None else run.layers

@@ -105,8 +105,8 @@ def own_losses(figures: Mapping[str, Mapping[str, Any]]) -> str:
     """What the compared prompts themselves are predicted to lose, and whether their alarms rang; "" where neither is
     known. figures: of each domain, page._figures."""
     known = {name: one["loss"] for name, one in figures.items() if not numbers.is_missing(one["loss"])}
-    lost = " and ".join(f"{loss:.4f} nats a token in {name}" for name, loss in known.items())
-    told = f" These prompts: predicted loss {lost}." if lost else ""
+    lost = " and ".join(f"{loss:.4f} in {name}" for name, loss in known.items())
+    told = f" These prompts: predicted loss {lost}, nats a token." if lost else ""
     rang = ", ".join(f"{one['alarms']} in {name}" for name, one in figures.items() if one["rang"])
     return told + (f" An alarm rang (text unlike the fit’s or calibration’s): {rang}." if rang else "")
 

@@ -25,7 +25,7 @@ def opening(choices: pd.DataFrame) -> tuple[str, str]:
     kinds = {lens: kinds_of(choices, lens) for lens in OPENING}
     known = {lens: count for lens, count in kinds.items() if count is not None}
     best = max(known, key=lambda lens: round(known[lens], 1))
-    return best, f"Opens with {OPENING[best]}, by which these {len(choices):,} heads differ most."
+    return best, f"Opens with {OPENING[best]}: it tells these heads apart best."
 
 
 def kinds_of(choices: pd.DataFrame, lens: str) -> float | None:

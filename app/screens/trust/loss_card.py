@@ -29,7 +29,7 @@ def card(store: OwnerView, shown: Scope) -> None:
             return
         totals = shown.runs.iloc[0]
         st.html(elements.boxes_html(_boxes(run, totals)))
-        if not numbers.is_missing(totals["loss_true"]):
+        if not numbers.is_missing(totals["loss_true"]) and run.loss_bounded:
             st.html(f'<div class="rs-sub">{escape(beside_truth(run, float(totals["loss_true"])))}</div>')
         batch = view.number("batch", run.batch) or 0
         losses = queries.losses(store, run.run_id, batch)
@@ -75,11 +75,9 @@ def _boxes(run: RunRow, totals: pd.Series) -> list[tuple[str, ...]]:
 
 
 def beside_truth(run: RunRow, truth: float) -> str:
-    """Where a dense prefill ran: what is true, and whether the bound held."""
-    told = f"Dense ran: true {numbers.kl(truth)} a token at the replayed rows"
-    if run.loss_bound is None or run.loss_alarm:
-        return f"{told}."
-    return f"{told}, {'within' if truth <= run.loss_bound else 'beyond'} the bound."
+    """Where a dense prefill ran beside a bounded run: what is true, and whether the bound held."""
+    within = run.loss_bound is not None and truth <= run.loss_bound
+    return f"True {numbers.kl(truth)} a token at the replayed rows, {'within' if within else 'beyond'} the bound."
 
 
 def _legend(losses: pd.DataFrame, theme: design.Theme) -> str:

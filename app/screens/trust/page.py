@@ -137,14 +137,15 @@ def certified(run: RunRow, kinds: pd.DataFrame, certificates: pd.DataFrame, exec
     one = run.segments * run.batch == 1
     what = f"{sparse - int(kinds['uncertified'].sum()):,} of "
     what += numbers.several(sparse, "sparse head" if one else "sparse unit")
-    what += f" keep at least {numbers.threshold(run.tau)}"
+    what += f" at least {numbers.threshold(run.tau)}"
     if run.tau_layer is not None:
         held = int((certificates["lower_mass"].notna() & ~certificates["uncertified"]).sum())
         of = numbers.several(held + int(certificates["uncertified"].sum()), "sparse layer")
-        what = f"{held:,} of {of} keep at least {numbers.threshold(run.tau_layer)}, {what}"
+        what = f"{held:,} of {of} at least {numbers.threshold(run.tau_layer)}, {what}"
+    what = what.replace(" at least", " keep at least", 1)
     return (
-        f"Certified with {level} confidence, each alone: {what} of their attention, on average over their rows. Not "
-        "certified: a single row, all of them together, the answer."
+        f"Certified with {level} confidence, each alone: {what}, on average over rows. Not certified: a single row, "
+        "all of them together, the answer."
     )
 
 

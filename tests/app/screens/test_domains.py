@@ -180,7 +180,7 @@ def test_shapes_are_those_of_the_pictures_where_none_is_recorded(put):
 def test_the_prompts_own_losses_and_alarms_are_said():
     figures = {"prose": {"loss": 0.004, "rang": 0}, "code": {"loss": 0.02, "rang": 2, "alarms": "2 of 3"}}
     told = words.own_losses(figures)
-    assert "predicted loss 0.0040 nats a token in prose and 0.0200" in told and "2 of 3 in code." in told
+    assert "predicted loss 0.0040 in prose and 0.0200" in told and "2 of 3 in code." in told
     assert words.own_losses({"prose": {"loss": float("nan"), "rang": 0}}) == ""
 
 
