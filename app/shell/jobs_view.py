@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
 
@@ -137,14 +138,14 @@ def sweep_line(queue: JobQueue, jobs: list[Job], link: bool = True) -> None:
         )
         if again := _again(latest):
             st.button(
-                "Queue again", key=f"again-{sweep_id}", on_click=_queue_again, args=(queue, again, sweep_id)
+                "Queue again", key=f"again-{sweep_id}", on_click=_change_sweep, args=(queue, sweep_id, again)
             )
         if not all(job.ended for job in latest):
             st.button(
                 "Cancel all",
                 key=f"cancel-{sweep_id}",
                 disabled=all(job.ended or job.cancel_requested for job in latest),
-                on_click=_cancel_sweep,
+                on_click=_change_sweep,
                 args=(queue, sweep_id),
                 help="What waits ends at once, what runs after the layer that it is in; finished settings stay",
             )
@@ -167,17 +168,13 @@ def _again(latest: list[Job]) -> list[str]:
     return [job.id for job in latest if job.state == "cancelled" and job.keep_text]
 
 
-def _queue_again(queue: JobQueue, jobs: list[str], sweep_id: str) -> None:
-    try:
-        for job in jobs:
-            queue.retry(job)
-    except RouteSparseError as error:
-        st.session_state[f"problems-{sweep_id}"] = [str(error)]
-
-
-def _cancel_sweep(queue: JobQueue, sweep_id: str) -> None:
+def _change_sweep(queue: JobQueue, sweep_id: str, again: Sequence[str] = ()) -> None:
+    """Cancel it; or submit jobs of it again."""
     st.session_state["cancelled-sweep"] = sweep_id
     try:
-        queue.cancel_sweep(sweep_id)
+        for job in again:
+            queue.retry(job)
+        if not again:
+            queue.cancel_sweep(sweep_id)
     except RouteSparseError as error:
         st.session_state[f"problems-{sweep_id}"] = [str(error)]

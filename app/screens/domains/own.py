@@ -24,6 +24,7 @@ from routesparse.engine.store import word_queries
 _TOKENS = 4_096
 _EVERY_S = 2.0
 _MOST_TEXTS = 60
+_LONGER = 1.05  # what texts that are compared may at most be, of each other
 Text = tuple[str, PromptText]  # a domain's name, and one of its texts
 
 
@@ -130,7 +131,7 @@ def card(opened: Access, like: pd.Series | None) -> None:
             if like is None or known
             else f" Their model, {like['model']}, is not on this machine: see Models."
         )
-        cut = f"Texts are cut to their first {int(tokens):,} tokens; those below {_least(tokens):,} are left out"
+        cut = f"Texts are cut to their first {int(tokens):,} tokens; those below {int(tokens / _LONGER):,} are left out"
         elements.note(f"{settings}. {cut}.{absent}")
         label = f"Run {numbers.several(len(texts), 'text')}" if texts else "Run them"
         if st.button(label, type="primary", disabled=not ready, key="own-run"):
@@ -169,18 +170,15 @@ def read(files: Sequence[tuple[str, bytes]]) -> tuple[list[Text], list[str]]:
     return texts, wrong
 
 
-def _least(tokens: float) -> int:
-    """A text that is shorter than this is not compared: 5 % fewer tokens than the others have."""
-    return int(tokens / 1.05)
-
-
 def _submit(opened: Access, model: str, like: pd.Series | None, texts: Sequence[Text], tokens: int) -> None:
     """Queue a job for each text that is long enough, cut to one length."""
     try:
         if tokens > (most := most_tokens(model)):
             raise InputError(f"{tokens:,} tokens are more than this model reads, {most:,}")
         with st.spinner("Cutting the texts"):
-            long = [(domain, text) for domain, text in texts if holds(model, text.text, _least(tokens))]
+            long = [
+                (domain, text) for domain, text in texts if holds(model, text.text, int(tokens / _LONGER))
+            ]
             parts = [part_of(model, text.text, tokens, "first") for _, text in long]
         asked = [request(model, like, domain, text.name) for domain, text in long]
         if not asked:

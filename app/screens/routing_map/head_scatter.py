@@ -128,7 +128,7 @@ def card(
             view.write(layer=int(chosen[0]), head=int(chosen[1]))  # type: ignore[call-overload]
             st.rerun()
         if brush.box is None:
-            elements.note("Drag a box to dim the other heads of the map.")
+            elements.note("Drag a box to dim the others.")
         else:
             count = int(brush.within(choices).sum())
             with st.container(horizontal=True, gap="small", vertical_alignment="center"):

@@ -81,7 +81,6 @@ def _draw(store: OwnerView, shown: Scope, kinds: pd.DataFrame) -> None:
         loss_card.scatter(store, shown)
     else:
         loss_card.card(store, shown)
-        _answer(shown.run)
         problems = _void(shown.run, executed_error) + problems
     if problems:
         states.problem("What speaks against it", problems)
@@ -174,16 +173,6 @@ def _unaudited(store: OwnerView, shown: Scope) -> None:
         )
         again = {"from": queries.short_id(store, shown.run.run_id), "audit": "rows"}
         navigate.link("Run again with an audit", "new", **again)
-
-
-def _answer(run: RunRow) -> None:
-    if run.top1_agreement is None:
-        return
-    agreed = f"next token {'agrees with' if run.top1_agreement == 1 else 'differs from'} dense"
-    if run.batch > 1:
-        agreed = f"next tokens agree with dense for {numbers.share(run.top1_agreement, 0)} of the batch"
-    told = f"{agreed}, KL to dense {numbers.kl(run.kl_nats)}, logits differ by {numbers.share(run.logit_error, 2)}"
-    st.html(f'<div class="rs-sub"><b>Answer check</b>: {escape(told)}.</div>')
 
 
 def _void(run: RunRow, executed_error: float) -> list[str]:
