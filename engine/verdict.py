@@ -270,7 +270,7 @@ def _findings(facts: Facts) -> Iterator[Finding]:
             told = f"{_several(facts.layers, 'layer')} at least {_plain(facts.tau_layer)}, {told}"
         told = told.replace(" at least", " keep at least", 1)
         level = f"{100 * facts.confidence:g} % confidence, each alone"
-        text = f"Kept mass is certified with {level}: {told}, on average over rows"
+        text = f"Kept mass is bounded with {level}: {told}, on average over rows"
         yield Finding("green", text, "kept mass bounded")
 
 

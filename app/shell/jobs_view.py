@@ -160,7 +160,7 @@ def sweep_line(queue: JobQueue, jobs: list[Job], link: bool = True) -> None:
 def cancelled(queue: JobQueue) -> list[str]:
     """The sweep that was cancelled here last, while some of it can be queued again."""
     found = st.session_state.get("cancelled-sweep", "")
-    return [found] if _again(sweep.newest(queue.sweep(found))) else []
+    return [found] if found and _again(sweep.newest(queue.sweep(found))) else []
 
 
 def _again(latest: list[Job]) -> list[str]:

@@ -87,7 +87,7 @@ def run_ids(opened: Access, named: str) -> tuple[list[str], bool] | None:
     pending = any(jobs_view.changing(opened, job) for job in jobs)
     if pending:
         boundary.timed(_progress, EVERY_S)(named, _seen(opened, jobs))
-    elif named in jobs_view.cancelled(opened.queue):
+    elif jobs and named in jobs_view.cancelled(opened.queue):
         jobs_view.sweep_line(opened.queue, jobs, link=False)
     if missing:
         with elements.card("missing", "Settings without a run"):

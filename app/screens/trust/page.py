@@ -87,7 +87,7 @@ def _draw(store: OwnerView, shown: Scope, kinds: pd.DataFrame) -> None:
     st.html(elements.heading("Evidence: kept mass", "retained_mass"))
     if not shown.everything:
         told = escape(certified(shown.run, kinds, certificates, executed_error))
-        for word in ("Certified", "Not certified"):
+        for word in ("Bounded", "Not bounded", "Not certified"):
             told = told.replace(word, f"<b>{word}</b>")
         st.html(
             f'<div class="rs-sub">{told} This mean does not tell runs that lose their answer from others.</div>'
@@ -143,7 +143,7 @@ def certified(run: RunRow, kinds: pd.DataFrame, certificates: pd.DataFrame, exec
         what = f"{held:,} of {of} at least {numbers.threshold(run.tau_layer)}, {what}"
     what = what.replace(" at least", " keep at least", 1)
     return (
-        f"Certified with {level} confidence, each alone: {what}, on average over rows. Not certified: a single row, "
+        f"Bounded with {level} confidence, each alone: {what}, on average over rows. Not bounded: a single row, "
         "all of them together, the answer."
     )
 

@@ -38,7 +38,7 @@ def test_trust_says_what_was_predicted_what_is_true_and_by_what(runs, record, op
         "0.0130 nats</b><small>95 % of such texts",
         '<b class="">none</b><small>a token, as asked for',
         "; 64 rows in 4 places",
-        f"Dense ran: predicted 0.0060 nats, true {record.true_loss:.4f} nats a token at the replayed rows, within the",
+        f"True {record.true_loss:.4f} nats a token at the replayed rows, within the bound.",
         "n = 4 stretches, 64 rows",
     ):
         assert told in html, told
@@ -55,7 +55,7 @@ def test_a_run_without_a_prediction_says_so_and_keeps_its_evidence(runs, open_pa
 def test_a_model_without_a_fit_is_told_and_nothing_is_said_of_the_truth(filled, open_page):
     html = open_page("trust", run="c0de17aa").told
     assert "a stated factor; the model is not fitted" in html and "no coverage: not fitted" in html
-    assert "Dense ran" not in html and "◆" not in html.split("Evidence: kept mass")[0]
+    assert "at the replayed rows, within" not in html and "◆" not in html.split("Evidence: kept mass")[0]
 
 
 def test_where_the_alarm_rings_no_page_gives_the_bound_as_one(home, record, open_page):

@@ -49,7 +49,7 @@ def test_the_head_shows_its_own_lambda_and_its_layer_s_certificate(stored, price
     choice = sparse(priced)
     html = open_page("routing_map", run=RUN, layer="1", head=str(choice.head), detail="certificates").told
     assert "policy priced, price 0.3, τ layer 0.70, τ head 0.40" in html
-    assert f"λ of this head = {choice.gate_threshold:.3f}" in html
+    assert f"λ = {choice.gate_threshold:.3f}" in html
     certified = f"<td>{priced.layers[1].lower_mass:.3f}</td><td>τ layer 0.70</td>"
     assert certified in html and "climbed 1 level" in html
     assert (
@@ -72,7 +72,9 @@ def test_a_dense_head_of_a_priced_run_still_shows_its_layer(home, priced, open_p
 
 def test_a_head_that_climbed_with_its_layer_says_whose_certificate_failed(stored, priced, open_page):
     event = next(e for e in priced.fallbacks if e.scope == "layer" and e.segment == 0)
-    html = open_page("routing_map", run=RUN, layer=str(event.layer), head=str(event.head)).told
+    html = open_page(
+        "routing_map", run=RUN, layer=str(event.layer), head=str(event.head), detail="certificates"
+    ).told
     assert f"left with its layer, whose certificate was {event.lower_mass:.3f} &lt; 0.70" in html
 
 
@@ -116,7 +118,7 @@ def test_a_layer_below_its_tau_is_told_and_a_certified_one_says_nothing_of_the_k
     told = "1 of 4 layers ran without certified mass"
     html = open_page("trust", run=RUN).told
     assert f"{told}: layer 2 (0.600 &lt; 0.70)" in html
-    assert "3 of 4 sparse layers keep at least 0.70 of their attention" in html
+    assert "3 of 4 sparse layers keep at least 0.70, " in html
     assert "bound on kept mass below" not in open_page("routing_map", run=RUN).told, "a loss was predicted"
     table = open_page("runs").dataframe[0].value.set_index("run")["uncertified_layers"]
     assert table[RUN[-8:]] == "1 of 4" and table[CERTIFIED[-8:]] == "0 of 4"

@@ -40,14 +40,14 @@ def test_the_page_leads_with_the_loss_then_its_evidence_what_failed_and_what_was
     page = open_page("trust", run=RUN)
     html = page.told
     pairs = sparse_audits(record)
-    what = "sparse units, a head in a segment each, keep at least 0.90 of their attention"
+    what = "sparse units keep at least 0.90, on average over rows"
     certified = f"{len(pairs)} of {len(pairs)} {what}"
     parts = [
+        "Next token as by dense",
         "Predicted loss<",
-        "next token agrees with dense",
         "Evidence: kept mass",
-        f"<b>Certified</b> with 95 % confidence: {certified}",
-        "<b>Not certified</b>: a single row, all heads together, the answer.",
+        f"<b>Bounded</b> with 95 % confidence, each alone: {certified}",
+        "<b>Not bounded</b>: a single row, all of them together, the answer.",
         "What failed or fell back",
         "Worst heads, by output error",
     ]
@@ -103,7 +103,7 @@ def test_a_kernel_that_wrote_something_else_is_a_problem(home, record, open_page
     bundle.write_bundle(with_audits(record, executed_error=error), home / "spool")
     html = open_page("trust", run=RUN).told
     assert ("The kernel’s output is not that of the chosen plan: one row" in html) == (error == 0.05)
-    assert ("Certified</b> with" in html) == (error != 0.05), "the plan was certified, not this output"
+    assert ("Bounded</b> with" in html) == (error != 0.05), "the plan was certified, not this output"
 
 
 def test_intervals_are_over_prompts_and_the_same_text_twice_is_one(waiting, record, factory, open_page):
@@ -143,7 +143,7 @@ def test_a_full_audit_is_against_the_dense_forward_and_of_all_rows(home, record,
     bundle.write_bundle(replace(record, run=full, layers=layers), home / "spool")
     html = open_page("trust", run=RUN, details="true").told
     assert "Against the dense forward, layer by layer" in html and f"n = {len(layers)} layers" in html
-    assert "next token agrees with dense" in html and "0.0123 nats" in html
+    assert "Next token as by dense" in html and "0.0123 nats" in html
     assert "audited over all body rows" in html and "random rows, standard error" not in html
 
 
@@ -259,7 +259,7 @@ def test_nothing_fell_back_is_one_line_with_how_near_it_was(home, record, open_p
     )
     bundle.write_bundle(replace(record, fallbacks=(), choices=choices), home / "spool")
     page = open_page("trust", run=RUN)
-    told = "Nothing fell back: every certificate reached its τ 0.90; the nearest had 0.012 to spare."
+    told = "Nothing fell back: every certificate reached its τ; the nearest had 0.012 to spare."
     assert told in page.told and not page.dataframe
 
 
@@ -287,7 +287,7 @@ def test_decisions_that_were_lost_are_not_called_certified(home, record, open_pa
     with access().whole_store.writing("the rows were not lost") as cursor:
         cursor.execute("DELETE FROM head_choice WHERE layer = 0")
     html = open_page("trust", run=RUN).told
-    assert "decisions are not stored" in html and "Certified</b> with" not in html
+    assert "decisions are not stored" in html and "Bounded</b> with" not in html
 
 
 def test_senseless_addresses_fall_back_and_bad_links_say_so(filled, open_page):
