@@ -109,9 +109,8 @@ def loss_over_price(fit: Fitted, theme: design.Theme) -> dict[str, Any]:
         marks.append(
             plot.points(prices, kl, color, "{0} at price {1}\nKL {2}, n = {3} windows", told, symbol, 7)
         )
-        near = any(abs(np.log(kl[-1] / other)) < 0.12 for other in ends)
-        marks.append(
-            plot.label(prices[-1], kl[-1], row["kind"], theme.ink, dx=8, dy=14 if near else 4, strong=True)
-        )
+        near = next((other for other in ends if abs(np.log(kl[-1] / other)) < 0.2), None)
+        dy = 4 if near is None else 14 if kl[-1] < near else -6
+        marks.append(plot.label(prices[-1], kl[-1], row["kind"], theme.ink, dx=8, dy=dy, strong=True))
         ends.append(kl[-1])
     return plot.chart(x, y, marks, 330, theme)

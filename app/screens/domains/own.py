@@ -140,9 +140,9 @@ def card(opened: Access, like: pd.Series | None) -> None:
             states.note(f"{numbers.several(short, 'text')} left out: too short for that many tokens.")
         if active := _active(opened):
             boundary.timed(_progress, _EVERY_S)(active)
-        for one in jobs_view.cancelled(opened.queue):
-            if one not in active:
-                jobs_view.sweep_line(opened.queue, opened.queue.sweep(one), link=False)
+        for ended in jobs_view.cancelled(opened.queue):
+            if ended not in active:
+                jobs_view.sweep_line(opened.queue, opened.queue.sweep(ended), link=False)
 
 
 def read(files: Sequence[tuple[str, bytes]]) -> tuple[list[Text], list[str]]:
