@@ -232,7 +232,7 @@ def _findings(facts: Facts) -> Iterator[Finding]:
     if same and continued and 2 * same < continued:  # at 0 it is the next token that differs
         after = f"after {same} of {continued} tokens"
         told = f"Decoded on, the text parts from dense’s {after}"
-        text = f"{told}, as near-equal odds may do: read both on the Routing map"
+        text = f"{told}, as near-equal odds may do: see the Routing map"
         yield Finding("amber", text, f"text parts {after}", "text parts early")
     if facts.mean_error is not None and facts.mean_error > ERROR_LIMIT:
         error = _percent(facts.mean_error)

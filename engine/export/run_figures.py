@@ -13,11 +13,11 @@ def figures(run: RunRow, density: float | None, units: int | None, layers: int) 
     were lost: nobody knows it of those."""
     prefill = (numbers.millis(run.total_ms), "dense not measured")
     if run.speedup is not None:
-        both = f"{numbers.millis(run.total_ms)} for {numbers.millis(run.dense_ms)}"
-        prefill = (numbers.times(run.speedup), f"as fast as dense: {both}, each measured once")
+        both = f"dense {numbers.millis(run.dense_ms)}, here {numbers.millis(run.total_ms)}"
+        prefill = (numbers.times(run.speedup), f"{both}; each measured once")
     noun = "head" if run.segments == run.batch == 1 else "unit"
-    fell = f"{run.dense_fallback_units:,} of {numbers.several(run.units, noun)}; {run.expanded_units:,} took a larger"
-    fell += " plan"
+    fell = f"{run.dense_fallback_units:,} of {numbers.several(run.units, noun)}"
+    fell += f"; {run.expanded_units:,} took a larger plan" if run.expanded_units else ""
     shown = [
         ("Predicted loss", *_loss(run)),
         (

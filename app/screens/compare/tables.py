@@ -194,13 +194,14 @@ def conformal_void(metric: str, side: Side) -> str:
 
 
 def settings_cells(sides: Sides, different: pd.DataFrame) -> pd.DataFrame:
-    """The settings that differ, a column per side, the baseline first. A hash is cut, everything else told whole."""
+    """The settings that differ, a column per side, the baseline first. Hashes and floors of heads are
+    cut, everything else told whole."""
     cells: dict[str, list[str]] = {"setting": [name.replace("_", " ") for name in different["setting"]]}
     for side in (sides.baseline, *sides.others):
         texts = map(setting_words.value, different[side.key])
-        hashed = different["setting"].str.endswith("sha256")
+        long = different["setting"].str.endswith(("sha256", "head_floors"))
         cells[sides.letter(side)] = [
-            f"{text[:12]}…" if cut else text for text, cut in zip(texts, hashed, strict=True)
+            f"{text[:12]}…" if cut else text for text, cut in zip(texts, long, strict=True)
         ]
     return pd.DataFrame(cells)
 

@@ -33,9 +33,10 @@ def card(store: OwnerView, run: RunRow, batch_index: int) -> None:
             elements.sub(told)
             return
         st.html(table_html(rows))
+        signs = " · ␣: a space, ⏎: a line’s end" if rows["text"].notna().any() else ""
         exports.chart_foot(
             f"next-token-{queries.label(run.run_id)}",
-            "n = 1, the prompt’s last position · ␣: a space, ⏎: a line’s end · source: answer",
+            f"n = 1, the prompt’s last position{signs} · source: answer",
             rows,
             "answer",
         )

@@ -345,8 +345,8 @@ def reading(cell: int) -> str:
     """HTML: how a cell of the lens shape is read. cell: tokens of a cell of the probe."""
     coarse = " Coarse: this run kept its probe in large cells." if cell > 128 else ""
     return (
-        f'<div class="rs-note">Widths: where attention lies{glossary.mark("shape")}; height: how much is read. '
-        f"Sink: first {cell:,} tokens; local: newest {cell:,} to {2 * cell:,}.{coarse}</div>"
+        f'<div class="rs-note" title="Sink: first {cell:,} tokens; local: newest {cell:,} to {2 * cell:,}">Widths: '
+        f"where attention lies{glossary.mark('shape')}; height: how much is read.{coarse}</div>"
     )
 
 
