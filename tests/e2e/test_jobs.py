@@ -264,7 +264,7 @@ def test_use_my_own_model_folder(address, page, context):
     page.goto(f"{address}/new?with_model=tiny&calibration=harbour&break_even=0&source=Paste")
     page.get_by_text("No usable prompt yet").wait_for()
     page.get_by_placeholder("Paste the prompt here").fill(LEDGERS[0][:560])
-    page.get_by_placeholder("Paste the prompt here").press("Control+Enter")
+    page.get_by_placeholder("Paste the prompt here").dispatch_event("paste")
     page.get_by_text("the model reads up to").wait_for()
     analyse(page)
     page.get_by_role("button", name="Open the routing map").click(timeout=JOB_MS)

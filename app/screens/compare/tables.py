@@ -194,8 +194,7 @@ def conformal_void(metric: str, side: Side) -> str:
 
 
 def settings_cells(sides: Sides, different: pd.DataFrame) -> pd.DataFrame:
-    """The settings that differ, a column per side, the baseline first. Hashes and floors of heads are
-    cut, everything else told whole."""
+    """The settings that differ, a column per side, the baseline first. Hashes and floors of heads are cut."""
     cells: dict[str, list[str]] = {"setting": [name.replace("_", " ") for name in different["setting"]]}
     for side in (sides.baseline, *sides.others):
         texts = map(setting_words.value, different[side.key])
