@@ -2,11 +2,15 @@
 
 Development (seed DEVELOPMENT_SEED): rules and their constants may be chosen on these prompts, of documents of the
 calibration split (docs have none). Every other seed is reported, on documents of the test split.
-A task's haystack is prose, or of DOMAIN where it is named ``TASK:DOMAIN``.
+A task's haystack is prose, or of DOMAIN where it is named ``TASK:DOMAIN``. Prompts that stress a router:
+    text:prose+code   half a window of one domain, then half of another
+    text:prose*0.3    a window in which 30 % of the tokens, drawn at random, are its most frequent one
+    edge              a fact whose number begins at a multiple of EDGE tokens, one before or one behind, and its return
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +22,8 @@ from routesparse.engine.lab.generators.needles import NIAH
 from routesparse.engine.lab.generators.samples import sample_rng
 from routesparse.engine.lab.generators.tasks import TASKS, fit_sample
 from routesparse.engine.lab.generators.texts import Document, read_folder
-from routesparse.engine.lab.studies.selection.tasks import BODY_TASKS, make_body, stretch
+from routesparse.engine.lab.generators.words import key_words
+from routesparse.engine.lab.studies.selection.tasks import BODY_TASKS, make_body, sentence, stretch
 
 DEVELOPMENT_SEED = 0
 SEED_OFFSET = 91_000  # evaluation seeds are disjoint from training's
@@ -29,6 +34,8 @@ DEFAULT_TASKS = (
     *("vt", "niah_multivalue", "niah_multiquery", "fwe"),
     *BODY_TASKS,
 )
+EDGE = 4_096  # tokens of the segments of a CPU, and a multiple of all blocks
+STRESS_TASKS = ("edge",)
 CHARACTERS_PER_TOKEN = 8  # more than any text has
 GOLDEN = 0.618033988749895  # windows at multiples of it, modulo 1, lie far apart whatever their number
 
@@ -81,16 +88,18 @@ class Prompts:
     def make(self, item: Item) -> Prompt:
         """Errors: InputError for an unknown task or domain; ValueError where it does not fit its length."""
         if item.task.startswith(TEXT):
-            return self._window(item, self._source(item.task.removeprefix(TEXT)))
+            return self._text(item)
         task, _, domain = item.task.partition(":")
-        if task not in (*TASKS, *BODY_TASKS):
-            known = ", ".join((*DEFAULT_TASKS, *TASKS))
+        if task not in (*TASKS, *BODY_TASKS, *STRESS_TASKS):
+            known = ", ".join((*DEFAULT_TASKS, *STRESS_TASKS, *TASKS))
             raise InputError(f"unknown task {item.task!r}; use some of {known}")
         source = self._source(domain or "prose")
         document = source.documents[item.index % len(source.documents)]
-        essay = task in BODY_TASKS or (task in NIAH and NIAH[task].haystack == "essay")
+        essay = task in (*BODY_TASKS, *STRESS_TASKS) or (task in NIAH and NIAH[task].haystack == "essay")
         # A haystack that is made up has no document: its prompt stands for itself.
         about = {**source.about, "documents": [document.name if essay else item.name]}
+        if task in STRESS_TASKS:
+            return self._edge(item, document.text, about)
         if task in BODY_TASKS:
             return self._body(item, task, document.text, about)
         sample = fit_sample(
@@ -106,15 +115,42 @@ class Prompts:
         )
         return Prompt(item.name, item.seed, self._begun(ids), [], answer, sample.gold, about)
 
-    def _window(self, item: Item, source: Source) -> Prompt:
-        """A window of the split's documents one after another, without end."""
+    def _text(self, item: Item) -> Prompt:
+        """Windows of a split's documents one after another, without end; of each domain as many tokens."""
+        told, _, share = item.task.removeprefix(TEXT).partition("*")
+        sources = [self._source(domain) for domain in told.split("+")]
         first = sample_rng(item.seed + SEED_OFFSET, item.task, item.length, 0).random()
         start, room = (first + item.index * GOLDEN) % 1, item.length - len(self._begun([]))
-        ids, spans = self._encode(stretch(source.text, start, CHARACTERS_PER_TOKEN * item.length))
-        ids = self._begun(ids[:room])
-        names = source.within(int(start * len(source.text)), spans[min(room, len(spans)) - 1][1])
-        asked = list(range(1, len(ids)))
-        return Prompt(item.name, item.seed, ids, asked, [], (), {**source.about, "documents": names})
+        ids: list[int] = []
+        names: list[str] = []
+        for left, source in zip(range(len(sources), 0, -1), sources, strict=True):
+            take = (room - len(ids)) // left
+            found, spans = self._encode(stretch(source.text, start, CHARACTERS_PER_TOKEN * take))
+            ids += found[:take]
+            names += source.within(int(start * len(source.text)), spans[min(take, len(spans)) - 1][1])
+        if share:
+            common, rng = Counter(ids).most_common(1)[0][0], sample_rng(item.seed, item.task, item.length, 1)
+            ids = [common if rng.random() < float(share) else one for one in ids]
+        ids = self._begun(ids)
+        about = {**sources[0].about, "documents": names}
+        return Prompt(item.name, item.seed, ids, list(range(1, len(ids))), [], (), about)
+
+    def _edge(self, item: Item, haystack: str, about: dict[str, Any]) -> Prompt:
+        """Errors: InputError for a prompt without an edge in its first two thirds."""
+        rng = sample_rng(item.seed + SEED_OFFSET, item.task, item.length, item.index)
+        if (edges := (2 * item.length // 3) // EDGE) < 1:
+            raise InputError(f"edge needs prompts of {3 * EDGE // 2:,} tokens or more; pass a longer length")
+        number = str(rng.randint(1_000_000, 9_999_999))
+        text = f" {sentence(key_words(rng), number)}"
+        fact, spans = self._encode(text)
+        first = text.index(number)
+        digits = [at for at, (start, end) in enumerate(spans) if start < first + len(number) and end > first]
+        prose = self._encode(stretch(haystack, rng.random(), CHARACTERS_PER_TOKEN * item.length))[0]
+        at = EDGE * rng.randint(1, edges) + item.index % 3 - 1 - digits[0]
+        again = item.length - item.length // 20 - len(fact)
+        ids = (self._begun(prose)[:at] + fact + prose[at:])[:again] + fact
+        ids += prose[again : again + item.length - len(ids)]
+        return Prompt(item.name, item.seed, ids, [again + place for place in digits], [], (), about)
 
     def _body(self, item: Item, task: str, haystack: str, about: dict[str, Any]) -> Prompt:
         made = make_body(

@@ -151,6 +151,36 @@ def test_a_task_s_haystack_may_be_another_domain_than_prose(loaded, data):
         maker.make(prompts.Item("maze:prose", 1_500, 0, 1))
 
 
+def test_texts_are_joined_and_repeat_a_token_as_their_names_say(loaded, data):
+    maker = prompts.Prompts(data, loaded.tokenizer, 1)
+    plain, joined, repeated = (
+        maker.make(prompts.Item(f"text:{name}", LENGTH, 0, 1))
+        for name in ("prose", "prose+prose", "prose*0.4")
+    )
+    assert len(plain.ids) == len(joined.ids) == len(repeated.ids) == LENGTH
+    half = (LENGTH - 1) // 2
+    assert joined.ids[1 : 1 + half] == joined.ids[1 + half : -1] != plain.ids[1 + half : -1]
+    most = max(set(plain.ids), key=plain.ids.count)
+    others, left = (LENGTH - made.ids.count(most) for made in (plain, repeated))
+    assert 0.4 * others < left < 0.8 * others
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_a_fact_stands_at_an_edge_and_returns_at_the_end(loaded, data, index):
+    length = 2 * prompts.EDGE
+    made = prompts.Prompts(data, loaded.tokenizer, 1).make(prompts.Item("edge", length, index, 1))
+    assert len(made.ids) == length
+    number = [made.ids[place] for place in made.asked]
+    assert (
+        loaded.tokenizer.decode(number).strip().isdigit()
+        and made.asked[-1] - made.asked[0] == len(number) - 1
+    )
+    at = prompts.EDGE + index % 3 - 1
+    assert made.ids[at : at + len(number)] == number and made.asked[0] > 0.9 * length
+    with pytest.raises(InputError, match="6,144 tokens or more"):
+        prompts.Prompts(data, loaded.tokenizer, 1).make(prompts.Item("edge", 5_000, index, 1))
+
+
 def test_numbers_are_those_of_a_plain_computation_in_float64(loaded, monkeypatch):
     """Chunks of positions change nothing, nor does their number divide the positions."""
     monkeypatch.setattr(beside_dense, "CHUNK", 7)
