@@ -175,6 +175,15 @@ def _units(store: OwnerView, sides: Sides) -> None:
             ["One of the two is below break-even or holds no decisions. Choose another one to see a map."],
         )
         return
+    if not sides.same_model(other):
+        states.empty(
+            "Two models have no head in common",
+            [
+                f"{side.label}: {side.run.model}, revision {side.run.model_revision[:8]}."
+                for side in (base, other)
+            ],
+        )
+        return
     if not sides.same_segments(other):
         cut = " and ".join(
             f"{side.label} into {numbers.several(side.run.segments, 'segment')}" for side in (base, other)

@@ -63,6 +63,10 @@ class Sides:
         """Whether a side and the baseline are of one prompt."""
         return self.baseline.run.prompt_sha256 == other.run.prompt_sha256
 
+    def same_model(self, other: Side) -> bool:
+        """Whether a head's number means the same head in a side as in the baseline."""
+        return self.baseline.run.model_revision == other.run.model_revision
+
     def same_segments(self, other: Side) -> bool:
         """Whether a segment's number means the same tokens in a side as in the baseline."""
         sides = (self.baseline, other)
@@ -70,8 +74,8 @@ class Sides:
         return single or len({side.settings.get("segment_tokens") for side in sides}) == 1
 
     def paired(self, other: Side) -> bool:
-        """Whether units can be paired: the same prompt, cut into the same segments."""
-        return self.same_prompt(other) and self.same_segments(other)
+        """Whether units can be paired: the same model and prompt, cut into the same segments."""
+        return self.same_model(other) and self.same_prompt(other) and self.same_segments(other)
 
 
 def names(parameter: str) -> list[str]:

@@ -65,6 +65,16 @@ def test_run_without_a_calibration_or_domain_shows_a_dash(home, record, factory,
     assert "nan" not in table and "None" not in table and table.count('class="l twice no">–</td>') == 2
 
 
+def test_heads_of_two_models_are_not_set_against_each_other(home, record, factory, open_page):
+    bundle.write_bundle(record, home / "spool")
+    again = factory.rename(record, AGAIN)
+    run = replace(again.run, model="other", model_revision="0123456789abcdef")
+    bundle.write_bundle(replace(again, run=run), home / "spool")
+    html = open_page("compare", runs=f"{RUN},{AGAIN}").told
+    assert "Two models have no head in common" in html and "other, revision 01234567" in html
+    assert "What differs, head by head" not in html and "unpaired" in html.lower()
+
+
 def test_equal_settings_are_hidden(three, open_page):
     html = open_page("compare", runs=f"{RUN},{AGAIN}").told
     card = html[html.index("Settings that differ") :]
