@@ -137,7 +137,7 @@ def cancelled(llm, requests):
 
 
 def recorded():
-    """What the bundles say."""
+    """What the bundles say, in the order of the requests: names of one second's bundles have none."""
     runs = []
     for path in sorted((FOLDER / "home" / "spool").iterdir()):
         tables = verified_tables(path)[1]
@@ -150,7 +150,7 @@ def recorded():
                 "has_text": (path / "prompt.parquet").exists(),
             }
         )
-    return runs
+    return sorted(runs, key=lambda run: int(run["prompt"].split("-")[0]))
 
 
 def another_version():
