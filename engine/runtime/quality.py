@@ -1,4 +1,7 @@
-"""What ``calibration=`` may name: a conformal calibration, which adds a certificate, or a tuned price."""
+"""What sets the price of a run but the user: ``calibration=`` names a tuned price, ``loss=`` goes by the model's fit.
+
+``calibration=`` may name a conformal calibration, too, which adds a certificate.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,36 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from routesparse.engine.calibration import tuned
+from routesparse.engine.calibration import fitted, tuned
 from routesparse.engine.calibration.artifact import Calibration, load_calibration
+from routesparse.engine.calibration.choose import Aim, aimed
 from routesparse.engine.calibration.tuned import TunedPrice
-from routesparse.engine.config import RouterConfig
+from routesparse.engine.config import Price, RouterConfig, argument
+from routesparse.engine.errors import ConfigError
 
 if TYPE_CHECKING:
     from routesparse.engine.method.latency import LatencyProfile
+
+
+def by_loss(
+    loss: float,
+    config: RouterConfig,
+    calibration: Calibration | TunedPrice | str | None,
+    revision: Callable[[], str],
+    name: str,
+    own_segment: bool,
+) -> tuple[RouterConfig, Aim]:
+    """What the model's fit has for a mean loss on all its kinds of text, and the configuration by it.
+
+    calibration: what was asked for beside the loss. own_segment: see ``Aim.applied``.
+    Errors: ConfigError, CalibrationError without a fit, and ModelError of revision.
+    """
+    if calibration is not None or config.policy != "priced" or config.price != RouterConfig.price:
+        raise ConfigError("loss sets the price; leave calibration, price and another policy out")
+    argument(Price, loss, "loss")
+    fit = fitted.needed(revision(), name, loss)
+    aim = aimed(fit, None, loss)
+    return aim.applied(fit.floored(config), own_segment), aim
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from routesparse.engine.calibration import fitted
-from routesparse.engine.calibration.choose import aimed
-from routesparse.engine.config import Price, RouterConfig, argument, default_config
+from routesparse.engine.config import RouterConfig, default_config
 from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.errors import ConfigError, ModelError, is_out_of_memory
 from routesparse.engine.models.load import model_name, revision_of_model
 from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.profiles.shape import AttentionShape
 from routesparse.engine.record.passes import RunInfo
-from routesparse.engine.runtime.quality import choose
+from routesparse.engine.runtime.quality import by_loss, choose
 from routesparse.engine.runtime.session import RankSession, RoutingSession
 from routesparse.engine.runtime.tensor_parallel import Ranks, caught, ranks_in, ranks_of
 from routesparse.engine.runtime.transformers import check_supported, routed_by, tell_of_replaced
@@ -77,9 +75,11 @@ def route(
     own_segment = config is not None or "segment_tokens" in settings
     config = asked_config(model, config, settings)
     if loss is not None:
-        if calibration is not None or config.policy != "priced" or config.price != RouterConfig.price:
-            raise ConfigError("loss sets the price; leave calibration, price and another policy out")
-        config, calibration = _aimed(model, config, loss, own_segment)
+        revision = partial(revision_of_model, model)
+        config, aim = by_loss(loss, config, calibration, revision, model_name(model), own_segment)
+        calibration = aim.found
+        if aim.found is None:
+            warnings.warn(aim.says, stacklevel=3)
     ranks = ranks_of(model) if group is None else ranks_in(group, model)
     if ranks is None:
         session = _session(model, config, calibration, profile, fresh_salt() if salt is None else salt)
@@ -92,18 +92,6 @@ def route(
         session.trace.info = _about(model, name)
         with routed_by(model, session):
             yield session.trace
-
-
-def _aimed(
-    model: PreTrainedModel, config: RouterConfig, loss: float, own_segment: bool
-) -> tuple[RouterConfig, TunedPrice | None]:
-    """What the model's fit has for a mean loss on all its kinds of text; a warning where no price keeps it."""
-    argument(Price, loss, "loss")
-    fit = fitted.needed(revision_of_model(model), model_name(model), loss)
-    aim = aimed(fit, None, loss)
-    if aim.found is None:
-        warnings.warn(aim.says, stacklevel=4)
-    return aim.applied(fit.floored(config), own_segment), aim.found
 
 
 def _about(model: PreTrainedModel, name: str) -> RunInfo:

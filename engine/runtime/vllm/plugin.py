@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ from routesparse.engine import shared_folder
 from routesparse.engine.errors import ModelError, StoreError
 from routesparse.engine.models.files import resolve
 from routesparse.engine.models.load import revision_of_model
-from routesparse.engine.runtime.quality import Chosen, choose
+from routesparse.engine.runtime.quality import Chosen, by_loss, choose
 from routesparse.engine.runtime.vllm import backend, refusals, steps
 from routesparse.engine.runtime.vllm.requests import Requests, ServedModel, log
 from routesparse.engine.runtime.vllm.settings import ServingSettings, from_environment
@@ -31,12 +32,14 @@ def register() -> None:
     refusals.check_version(vllm.__version__)
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+    from vllm.v1.worker.worker_base import WorkerWrapperBase
 
     # The CPU platform takes CPU_ATTN whatever is chosen, so stock names are overridden.
     names = ("CPU_ATTN",) if current_platform.is_cpu() else ("FLASH_ATTN", "TRITON_ATTN")
     for name in names:
         register_backend(AttentionBackendEnum[name], f"{__name__}.{name}")
-    steps.follow(GPUModelRunner, lambda runner: _requests(runner, settings))
+    steps.follow(GPUModelRunner)
+    steps.at_start(WorkerWrapperBase, lambda runner: _requests(runner, settings))
 
 
 @functools.cache
@@ -55,11 +58,10 @@ def __getattr__(name: str) -> Any:
 
 
 def _requests(runner: Any, settings: ServingSettings) -> Requests:
-    """Errors: CalibrationError, ConfigError, ModelError where a calibration is given and the model's files unknown."""
+    """Errors: as _chosen."""
     config, parallel = runner.model_config, runner.parallel_config
     model = SimpleNamespace(name_or_path=config.model, config=config.hf_config)
-    dtype = str(config.dtype).removeprefix("torch.")
-    chosen = choose(settings.config, settings.calibration, lambda: revision_of_model(model), dtype, None)
+    chosen = _chosen(settings, model, str(config.dtype).removeprefix("torch."))
     served = ServedModel(
         *_names(model),
         layers=config.get_num_layers(parallel),
@@ -71,6 +73,24 @@ def _requests(runner: Any, settings: ServingSettings) -> Requests:
     )
     tell(settings, chosen, served)
     return Requests(settings, chosen, served)
+
+
+def _chosen(settings: ServingSettings, model: Any, dtype: str) -> Chosen:
+    """What requests are routed with.
+
+    Errors: CalibrationError, ConfigError, ModelError where a loss or a calibration is given and the model's files are
+    unknown.
+    """
+    config, calibration = settings.config, settings.calibration
+    revision = partial(revision_of_model, model)
+    if settings.loss is None:
+        return choose(config, calibration, revision, dtype, None)
+    config, aim = by_loss(
+        settings.loss, config, calibration, revision, model.name_or_path, settings.own_segment
+    )
+    if aim.found is None:
+        log.warning("RouteSparse: %s", aim.says)
+    return choose(config, aim.found, revision, dtype, None)
 
 
 def _names(model: Any) -> tuple[str, str]:

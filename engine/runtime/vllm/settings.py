@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from routesparse.engine import paths
-from routesparse.engine.config import RouterConfig, default_config
+from routesparse.engine.config import Price, RouterConfig, argument, default_config
 from routesparse.engine.errors import ConfigError, InputError
 from routesparse.engine.schema import from_json
 
@@ -25,6 +26,8 @@ class ServingSettings:
 
     config: RouterConfig
     calibration: str | None  # as route() takes it: a calibration or a tuned price
+    loss: float | None  # nats a token, as route() takes it
+    own_segment: bool  # segment_tokens was set
     profile: str  # a latency profile's name, or "auto"
     record_every: int  # one in so many routed requests leaves a bundle; 0: none does
     spool: Path
@@ -35,7 +38,7 @@ def from_environment(environment: Mapping[str, str], on_gpu: bool) -> ServingSet
 
     Errors: ConfigError for a variable or a configuration name that is not known, or a value out of range.
     """
-    names = ("", "_CONFIG", "_CALIBRATION", "_PROFILE", "_RECORD_EVERY", "_SPOOL")
+    names = ("", "_CONFIG", "_CALIBRATION", "_LOSS", "_PROFILE", "_RECORD_EVERY", "_SPOOL")
     known = {f"{SWITCH}{name}" for name in names}
     given = {name: value for name, value in environment.items() if name.startswith(SWITCH)}
     switch = given.get(SWITCH, "0")
@@ -48,16 +51,26 @@ def from_environment(environment: Mapping[str, str], on_gpu: bool) -> ServingSet
             told = f"known are {', '.join(sorted(known))}"
             raise ConfigError(f"{name} is no setting of the vLLM plug-in; {told}")
     spool = given.get(f"{SWITCH}_SPOOL")
+    values = _values(given.get(f"{SWITCH}_CONFIG", "{}"))
+    config, calibration = _config(values, on_gpu), given.get(f"{SWITCH}_CALIBRATION") or None
+    asked = given.get(f"{SWITCH}_LOSS")
+    loss = _loss(asked) if asked else None
+    if loss is not None and (calibration or "price" in values or config.policy != "priced"):
+        raise ConfigError(
+            f"{SWITCH}_LOSS sets the price; leave {SWITCH}_CALIBRATION out, and of {SWITCH}_CONFIG price and policy"
+        )
     return ServingSettings(
-        config=_config(given.get(f"{SWITCH}_CONFIG", "{}"), on_gpu),
-        calibration=given.get(f"{SWITCH}_CALIBRATION") or None,
+        config=config,
+        calibration=calibration,
+        loss=loss,
+        own_segment="segment_tokens" in values,
         profile=given.get(f"{SWITCH}_PROFILE", "auto"),
         record_every=_record_every(given.get(f"{SWITCH}_RECORD_EVERY", str(RECORD_EVERY))),
         spool=Path(spool).expanduser().resolve() if spool else paths.spool(),
     )
 
 
-def _config(text: str, on_gpu: bool) -> RouterConfig:
+def _values(text: str) -> dict[str, Any]:
     name = f"{SWITCH}_CONFIG"
     try:
         values = from_json(text)
@@ -65,10 +78,23 @@ def _config(text: str, on_gpu: bool) -> RouterConfig:
         raise ConfigError(f"{name} is not JSON: {error}; write it like '{{\"price\": 0.25}}'") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{name} {text!r} is no JSON object; write it like '{{\"price\": 0.25}}'")
+    return values
+
+
+def _config(values: dict[str, Any], on_gpu: bool) -> RouterConfig:
     try:
         return default_config(on_gpu, **values)
     except InputError as error:
-        raise ConfigError(f"{name}: {error}") from None
+        raise ConfigError(f"{SWITCH}_CONFIG: {error}") from None
+
+
+def _loss(text: str) -> float:
+    try:
+        loss = float(text)
+    except ValueError:
+        raise ConfigError(f"{SWITCH}_LOSS={text!r} must be nats a token, such as 0.01") from None
+    argument(Price, loss, f"{SWITCH}_LOSS")
+    return loss
 
 
 def _record_every(text: str) -> int:

@@ -1,7 +1,8 @@
 """One step of a vLLM engine, which computes one batch: what its attention backend has to know and is not told.
 
 vLLM tells a backend how long rows are, not whose: requests, prompts and their ends are known to the model runner. So
-``follow`` wraps its ``execute_model``. The step is current while that runs, in the engine's own thread.
+``follow`` wraps its ``execute_model``. The step is current while that runs, in the engine's own thread. ``at_start``
+gives a runner its Requests, without which it is left to vLLM.
 """
 
 from __future__ import annotations
@@ -56,30 +57,49 @@ def current() -> Step | None:
     return _current.get()
 
 
-def follow(runner_class: Any, requests_of: Callable[[Any], Requests]) -> None:
-    """Make every step of these model runners known; once, however often it is called.
+def follow(runner_class: Any) -> None:
+    """Make every step of these model runners known; once, however often it is called."""
 
-    requests_of: makes a runner's Requests at its first step.
+    def followed(stock: Any) -> Any:
+        def execute_model(self: Any, scheduler_output: Any, *rest: Any, **named: Any) -> Any:
+            requests: Requests | None = getattr(self, _ATTRIBUTE, None)
+            if requests is None:
+                return stock(self, scheduler_output, *rest, **named)
+            requests.forget(scheduler_output.finished_req_ids)
+            step = Step(requests, self, scheduler_output)
+            token = _current.set(step)
+            try:
+                result = stock(self, scheduler_output, *rest, **named)
+            finally:
+                _current.reset(token)
+            step.finish()
+            return result
+
+        return execute_model
+
+    _wrap(runner_class, "execute_model", followed)
+
+
+def at_start(worker_class: Any, requests_of: Callable[[Any], Requests]) -> None:
+    """Make a model runner's Requests as soon as its model and pages are there; once, however often it is called.
+
+    worker_class: vLLM's WorkerWrapperBase, which holds the worker of any device with either model runner.
     """
-    stock = runner_class.execute_model
-    if hasattr(stock, "routesparse"):
-        return
 
-    @functools.wraps(stock)
-    def execute_model(self: Any, scheduler_output: Any, *rest: Any, **named: Any) -> Any:
-        if not hasattr(self, _ATTRIBUTE):
-            setattr(self, _ATTRIBUTE, requests_of(self))
-        requests: Requests = getattr(self, _ATTRIBUTE)
-        requests.forget(scheduler_output.finished_req_ids)
-        step = Step(requests, self, scheduler_output)
-        token = _current.set(step)
-        try:
-            result = stock(self, scheduler_output, *rest, **named)
-        finally:
-            _current.reset(token)
-        step.finish()
-        return result
+    def prepared(stock: Any) -> Any:
+        def initialize_from_config(self: Any, *given: Any, **named: Any) -> None:
+            stock(self, *given, **named)
+            runner = self.worker.model_runner
+            setattr(runner, _ATTRIBUTE, requests_of(runner))
 
-    marked: Any = execute_model
-    marked.routesparse = True
-    runner_class.execute_model = marked
+        return initialize_from_config
+
+    _wrap(worker_class, "initialize_from_config", prepared)
+
+
+def _wrap(owner: Any, name: str, made: Callable[[Any], Any]) -> None:
+    stock = getattr(owner, name)
+    if not hasattr(stock, "routesparse"):
+        own: Any = functools.wraps(stock)(made(stock))
+        own.routesparse = True
+        setattr(owner, name, own)

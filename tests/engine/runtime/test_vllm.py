@@ -7,19 +7,22 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import AutoConfig
 
-from routesparse.engine import shared_folder
+from routesparse.engine import paths, shared_folder
 from routesparse.engine.device.inputs import AttentionInputs
-from routesparse.engine.errors import ConfigError, InputError, UnsupportedModelError
+from routesparse.engine.errors import CalibrationError, ConfigError, InputError, UnsupportedModelError
 from routesparse.engine.method.attend import dense_attention
+from routesparse.engine.models.load import load_model
 from routesparse.engine.runtime.quality import Chosen
+from routesparse.engine.runtime.route import route
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.vllm import batch, plugin, refusals, steps
 from routesparse.engine.runtime.vllm.batch import Row
 from routesparse.engine.runtime.vllm.requests import Requests, ServedModel, prompt_digest
 from routesparse.engine.runtime.vllm.settings import ServingSettings, from_environment
 from routesparse.engine.store.bundle import verified_tables
-from tests.engine import tiny_shape
+from tests.engine import tiny_model, tiny_shape
 
 HEADS, KV_HEADS, DIM, LAYERS = 4, 2, 16, 2
 PROFILE = tiny_shape.profile()
@@ -28,7 +31,7 @@ TOKENS = 320
 
 
 def requests_into(folder, config=CONFIG, every=1):
-    settings = ServingSettings(config, None, "auto", every, folder)
+    settings = ServingSettings(config, None, None, False, "auto", every, folder)
     model = ServedModel("tiny", "", LAYERS, HEADS, KV_HEADS, DIM, torch.float32, torch.device("cpu"))
     return Requests(settings, Chosen(config), model, PROFILE)
 
@@ -69,6 +72,7 @@ def test_settings_come_from_the_environment_which_is_not_even_read_where_switche
         "": "1",
         "_CONFIG": config,
         "_CALIBRATION": "prose",
+        "_LOSS": "",
         "_RECORD_EVERY": "7",
         "_SPOOL": str(tmp_path),
     }
@@ -76,6 +80,7 @@ def test_settings_come_from_the_environment_which_is_not_even_read_where_switche
     assert (found.config.policy, found.config.budget.value) == ("budgeted", 0.25)
     assert (found.config.break_even_tokens, found.config.segment_tokens) == (4096, 131_072)
     assert (found.calibration, found.profile, found.record_every) == ("prose", "auto", 7)
+    assert (found.loss, found.own_segment) == (None, False)
     assert found.spool == tmp_path
 
 
@@ -91,12 +96,59 @@ def test_settings_come_from_the_environment_which_is_not_even_read_where_switche
         ("_CONFIG", '{"tail_tokens": NaN}', "tail_tokens is NaN, it must be a finite number"),
         pytest.param("_CONFIG", "[" * 100_000 + "]" * 100_000, "nested too deeply", id="deep"),
         ("_RECORD_EVERY", "-1", "must be a whole number"),
+        ("_LOSS", "kl=0.01", "must be nats a token, such as 0.01"),
+        ("_LOSS", "nan", "ROUTESPARSE_VLLM_LOSS is NaN, it must be"),
+        ("_LOSS", "0", "ROUTESPARSE_VLLM_LOSS is 0.0, it must be"),
     ],
 )
 def test_a_setting_that_means_nothing_is_refused_in_one_line(name, value, message):
     with pytest.raises(ConfigError, match=message) as caught:
         settings(**{"": "1", name: value})
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"_CALIBRATION": "prose-kl"},
+        {"_CONFIG": '{"price": 0.5}'},
+        {"_CONFIG": '{"policy": "certified"}'},
+    ],
+    ids=["calibration", "price", "policy"],
+)
+def test_a_loss_sets_the_price_alone(beside):
+    found = settings(**{"": "1", "_LOSS": "0.01", "_CONFIG": '{"segment_tokens": 32768}'})
+    assert (found.loss, found.own_segment) == (0.01, True)
+    with pytest.raises(ConfigError, match="_LOSS sets the price; leave ROUTESPARSE_VLLM_CALIBRATION out"):
+        settings(**{"": "1", "_LOSS": "0.01"} | beside)
+
+
+def served(name_or_path, **values):
+    """What the plug-in routes a model with, by these settings."""
+    config = AutoConfig.from_pretrained(name_or_path)
+    model = SimpleNamespace(name_or_path=str(name_or_path), config=config)
+    return plugin._chosen(settings(**{"": "1"} | values), model, "float32")
+
+
+def test_a_loss_takes_price_floors_and_segment_of_the_models_fit_as_route_does():
+    loaded = load_model("demo")
+    with route(loaded.model, loss=0.01, profile=PROFILE) as trace:
+        pass
+    found = served(loaded.model.name_or_path, _LOSS="0.01")
+    assert found.tuned_price == trace.settings.tuned_price == "mixed-kl-0.01"
+    assert found.config == trace.settings.config and found.config.head_floors is not None
+
+
+def test_a_loss_that_no_price_keeps_takes_the_least_and_is_said(caplog):
+    found = served(paths.DATA / "models" / "demo", _LOSS="1e-5")
+    assert found.config.price == 0.06 and found.tuned_price is None
+    assert "no price that was measured keeps a loss of 1e-05" in caplog.text
+
+
+def test_a_loss_without_a_fit_says_what_to_do(tmp_path):
+    tiny_model.save(tmp_path)
+    with pytest.raises(CalibrationError, match=f"run `routesparse fit {tmp_path}`, or name a price"):
+        served(tmp_path, _LOSS="0.01")
 
 
 def test_rows_stand_one_behind_the_other():
@@ -266,17 +318,29 @@ def scheduled():
 
 @pytest.fixture
 def runner_class(tmp_path):
-    """A class of its own, of which steps are followed; each of its runners knows how many Requests it was given."""
+    """A class of its own, of which steps are followed; each of its runners was given Requests once, at the start."""
 
     class Own(Runner):
         given = 0
+
+        def __init__(self, starts):
+            super().__init__(starts)
+            Worker(self).initialize_from_config(["pages"])
+
+    class Worker:
+        def __init__(self, runner):
+            self.worker = SimpleNamespace(model_runner=runner)
+
+        def initialize_from_config(self, configs):
+            assert configs == ["pages"] and self.worker.model_runner.given == 0
 
     def requests_of(runner):
         runner.given += 1
         return requests_into(tmp_path)
 
     for _ in range(2):  # vLLM may register a plug-in twice
-        steps.follow(Own, requests_of)
+        steps.follow(Own)
+        steps.at_start(Worker, requests_of)
     return Own
 
 
