@@ -72,16 +72,20 @@ def profile_for(
                 f"{profile.head_dim}, {profile.threads} threads; this run needs {wanted}; run `routesparse profile`"
             )
         return profile
-    shipped = paths.DATA / "profiles"
-    # A tile costs a head what it costs, however many heads share its keys.
-    others = sorted(shipped.glob(re.sub(r"-g\d+-", "-g*-", wanted) + ".json"))
-    for path in (paths.profiles() / f"{wanted}.json", shipped / f"{wanted}.json", *others):
-        found = fitting(path)
-        if found is not None:
-            return found
+    if (found := stored(shape, config)) is not None:
+        return found
     profile = measure(shape, config, **quick(shape.device), progress=progress)
     profile.save(paths.profiles())
     return profile
+
+
+def stored(shape: AttentionShape, config: RouterConfig) -> LatencyProfile | None:
+    """The one that fits this machine, of those measured here or shipped. Errors: ProfileError."""
+    wanted, shipped = shape.profile_name(config), paths.DATA / "profiles"
+    # A tile costs a head what it costs, however many heads share its keys.
+    others = sorted(shipped.glob(re.sub(r"-g\d+-", "-g*-", wanted) + ".json"))
+    places = (paths.profiles() / f"{wanted}.json", shipped / f"{wanted}.json", *others)
+    return next((found for path in places if (found := fitting(path)) is not None), None)
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,10 @@ class NamedProfile:
     def on(self, shape: AttentionShape, config: RouterConfig) -> LatencyProfile:
         """See ``profile_for``."""
         return profile_for(self.name, shape, config)
+
+    def known(self, shape: AttentionShape, config: RouterConfig) -> LatencyProfile | None:
+        """As ``on``, but nothing is measured: None where that would be needed. Errors: ProfileError."""
+        return stored(shape, config) if self.name == "auto" else self.on(shape, config)
 
 
 def quick(device: torch.device) -> dict[str, Any]:

@@ -30,6 +30,7 @@ SPLITS: dict[str, batch.Split] = {
     "FLASH_ATTN": batch.side_by_side,
     "TRITON_ATTN": batch.side_by_side,
 }
+MARK = "is_routed"  # of our classes of backends
 _ATTRIBUTE = "routesparse"  # of a batch's metadata
 
 
@@ -51,6 +52,7 @@ def routed(stock: Any) -> Any:
     implementation = _implementation(stock.get_impl_cls(), SPLITS[name])
     builder = _builder(stock.get_builder_cls())
     own = {
+        MARK: True,
         "get_impl_cls": staticmethod(lambda: implementation),
         "get_builder_cls": staticmethod(lambda: builder),
     }
@@ -128,7 +130,7 @@ def _implementation(stock: Any, split: batch.Split) -> Any:
 
         def __init__(self, *arguments: Any, **named: Any) -> None:
             super().__init__(*arguments, **named)
-            self.plain = refusals.is_plain(signature.bind(self, *arguments, **named).arguments)
+            self.stock_because = refusals.why_stock(signature.bind(self, *arguments, **named).arguments)
 
         def forward(
             self,
@@ -145,7 +147,7 @@ def _implementation(stock: Any, split: batch.Split) -> Any:
             """query, key, value and output [tokens, H or Hkv, d], packed; the pages hold this batch's keys already."""
             mixed: Mixed | None = getattr(attn_metadata, _ATTRIBUTE, None)
             given = (query, key, value)
-            if mixed is None or not self.plain:
+            if mixed is None or self.stock_because is not None:
                 return super().forward(layer, *given, kv_cache, attn_metadata, output, *scales, **named)
             if mixed.rest is not None:
                 places = mixed.rest_tokens

@@ -12,8 +12,10 @@ from routesparse.engine import shared_folder
 from routesparse.engine.errors import ModelError, StoreError
 from routesparse.engine.models.files import resolve
 from routesparse.engine.models.load import revision_of_model
+from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.runtime.quality import Chosen, by_loss, choose
 from routesparse.engine.runtime.vllm import backend, refusals, steps
+from routesparse.engine.runtime.vllm.installed import Installed
 from routesparse.engine.runtime.vllm.requests import Requests, ServedModel, log
 from routesparse.engine.runtime.vllm.settings import ServingSettings, from_environment
 
@@ -57,10 +59,18 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _requests(runner: Any, settings: ServingSettings) -> Requests:
-    """Errors: as _chosen."""
+def _requests(runner: Any, settings: ServingSettings) -> Requests | None:
+    """None where nothing is routed, which is said. Errors: as _chosen, and ProfileError."""
+    from vllm.config import get_layers_from_vllm_config
+    from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+
+    layers = get_layers_from_vllm_config(runner.vllm_config, AttentionLayerBase)
+    installed = Installed.of(layers.values())
     config, parallel = runner.model_config, runner.parallel_config
     model = SimpleNamespace(name_or_path=config.model, config=config.hf_config)
+    if not installed.routed:
+        log.warning("RouteSparse: %s is NOT routed: %s", config.model, installed.why)
+        return None
     chosen = _chosen(settings, model, str(config.dtype).removeprefix("torch."))
     served = ServedModel(
         *_names(model),
@@ -71,8 +81,10 @@ def _requests(runner: Any, settings: ServingSettings) -> Requests:
         dtype=config.dtype,
         device=runner.device,
     )
-    tell(settings, chosen, served)
-    return Requests(settings, chosen, served)
+    profile = NamedProfile(settings.profile).known(served.shape, chosen.config)
+    requests = Requests(settings, chosen, served, profile)
+    tell(requests, installed)
+    return requests
 
 
 def _chosen(settings: ServingSettings, model: Any, dtype: str) -> Chosen:
@@ -101,11 +113,25 @@ def _names(model: Any) -> tuple[str, str]:
         return str(model.name_or_path), ""
 
 
-def tell(settings: ServingSettings, chosen: Chosen, model: ServedModel) -> None:
+def tell(requests: Requests, installed: Installed) -> None:
     """Log what is routed and recorded, and why nothing will be where the spool is not there."""
-    every = settings.record_every
-    recorded = f"1 of {every} recorded in {settings.spool}" if every else "none recorded"
-    log.info("RouteSparse routes prompts of %s, policy %s; %s", model.name, chosen.config.policy, recorded)
+    settings, config, every = requests.settings, requests.chosen.config, requests.settings.record_every
+    least = requests.break_even()
+    how = [
+        f"policy {config.policy}",
+        *([f"price {config.price:g}"] if config.policy == "priced" else []),
+        *([f"loss target {settings.loss:g}"] if settings.loss is not None else []),
+        "break-even to be measured" if least is None else f"break-even {least:,} tokens",
+    ]
+    log.info(
+        "RouteSparse routes %d of %d layers of %s (%s)%s; %s",
+        installed.routed,
+        installed.layers,
+        requests.model.name,
+        ", ".join(how),
+        f"; stock: {installed.why}" if installed.stock else "",
+        f"1 of {every} routed prompts recorded in {settings.spool}" if every else "none recorded",
+    )
     if every:
         try:
             shared_folder.check(settings.spool)

@@ -15,6 +15,14 @@ from routesparse.engine.runtime.vllm.settings import SWITCH
 VERSIONS = ("0.31.0", "0.32.0")  # that were compared; vLLM promises no stability here
 CPU_KERNELS = ("vec", "vec16")  # of CPU_ATTN: the layout of their pages is known
 
+_EXTRAS = {
+    "alibi_slopes": "ALiBi slopes",
+    "sliding_window": "a sliding window",
+    "logits_soft_cap": "a soft cap",
+    "sinks": "sinks",
+    "kv_sharing_target_layer_name": "keys of another layer",
+}
+
 
 def check_version(found: str) -> None:
     """Errors: InputError for a vLLM that was never compared. found: such as "0.32.0+cpu"."""
@@ -75,11 +83,12 @@ def check_cpu_kernel(isa: str) -> None:
         )
 
 
-def is_plain(arguments: dict[str, Any]) -> bool:
-    """Whether a layer's attention is causal over all keys, without window, soft cap, sinks or slopes.
+def why_stock(arguments: dict[str, Any]) -> str | None:
+    """What keeps a layer with vLLM's attention; None where it is causal over all keys, and nothing else.
 
-    arguments: of the constructor of vLLM's AttentionImpl. The other layers keep vLLM's attention.
+    arguments: of the constructor of vLLM's AttentionImpl.
     """
-    extras = ("alibi_slopes", "sliding_window", "logits_soft_cap", "sinks", "kv_sharing_target_layer_name")
     kind = arguments.get("attn_type", "decoder")
-    return all(arguments.get(name) is None for name in extras) and getattr(kind, "value", kind) == "decoder"
+    if (name := getattr(kind, "value", kind)) != "decoder":
+        return "cross attention" if name == "encoder_decoder" else f"{name} attention"
+    return next((what for given, what in _EXTRAS.items() if arguments.get(given) is not None), None)

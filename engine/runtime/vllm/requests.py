@@ -21,6 +21,7 @@ from routesparse.engine.errors import InputError, StoreError
 from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.profiles.measure import NamedProfile
+from routesparse.engine.profiles.shape import AttentionShape
 from routesparse.engine.prompts.text import clean_label
 from routesparse.engine.record.passes import ProfileByName, RunInfo, Served
 from routesparse.engine.runtime.current_prompt import NamedPrompt
@@ -31,6 +32,7 @@ from routesparse.engine.runtime.vllm.settings import ServingSettings
 
 # Below vLLM's own logger, so that its level and format apply.
 log = logging.getLogger("vllm.routesparse")
+FIRST = 100  # prompts, after which it is said that all were too short
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,10 @@ class ServedModel:
     head_dim: int
     dtype: torch.dtype
     device: torch.device
+
+    @property
+    def shape(self) -> AttentionShape:
+        return AttentionShape(self.device, self.dtype, self.head_dim, self.heads, self.kv_heads)
 
     def blank(self, tokens: int, keys: int) -> AttentionInputs:
         """A chunk's shapes, on its device, without its memory."""
@@ -76,7 +82,17 @@ class Requests:
     _open: dict[str, _Open] = field(default_factory=dict)
     _recorded: set[str] = field(default_factory=set)  # of those that may come again, after a preemption
     _routed: int = 0
+    _any_routed: bool = False  # or a chunk of one
+    _short: int = 0  # prompts of which nothing was long enough
+    _longest: int = 0  # of those, tokens
     _graphs: Graphs = field(default_factory=Graphs)
+
+    def break_even(self) -> int | None:
+        """Tokens from which on a prompt that comes in one batch is routed; None until a latency profile is known."""
+        found = self.chosen.config.break_even_tokens
+        if found is None and isinstance(self.profile, LatencyProfile):
+            found = self.profile.break_even_tokens(self.model.heads, self.model.layers)
+        return None if found is None else max(found, self._least)
 
     def forget(self, requests: Iterable[str]) -> None:
         """These ended, or were dropped by whoever sent them."""
@@ -89,14 +105,16 @@ class Requests:
 
         prompt_of: a request's token ids. Opens a session for each prompt that begins.
         """
-        config = self.chosen.config
-        least = config.least_body_rows + config.tail_tokens
-        routed = []
+        least, routed = self._least, []
         for row in rows:
             if row.context == 0:
                 self._open.pop(row.request, None)
-                if row.tokens > 1 and row.prompt_tokens >= max(least, config.break_even_tokens or 0):
+                if row.tokens > 1 and row.prompt_tokens >= max(
+                    least, self.chosen.config.break_even_tokens or 0
+                ):
                     self._open[row.request] = _Open(self._session(prompt_of(row.request)))
+                else:
+                    self._count_short(row)
             known = self._open.get(row.request)
             # Behind the prompt comes decoding, several tokens at a time where they are speculated.
             if known is None or known.failed or row.tokens < least:
@@ -104,6 +122,7 @@ class Requests:
             if self._is_worth(known, row):
                 known.session.start()
                 routed.append(row)
+        self._any_routed = self._any_routed or bool(routed)
         return tuple(routed)
 
     def attend(self, row: Row, inputs: AttentionInputs, layer: int) -> torch.Tensor:
@@ -129,6 +148,10 @@ class Requests:
             if row.ends_prompt:
                 del self._open[row.request]
                 self._count(row, known)
+
+    @property
+    def _least(self) -> int:
+        return self.chosen.config.least_body_rows + self.chosen.config.tail_tokens
 
     def _session(self, prompt: Sequence[int]) -> RoutingSession:
         session = RoutingSession(
@@ -159,7 +182,10 @@ class Requests:
 
     def _count(self, row: Row, known: _Open) -> None:
         request, trace, every = row.request, known.session.trace, self.settings.record_every
-        if known.failed or request in self._recorded or not trace.prompts or not trace.prompts[-1].passes:
+        if known.failed or request in self._recorded:
+            return
+        if not trace.prompts or not trace.prompts[-1].passes:
+            self._count_short(row)
             return
         self._routed += 1
         self._recorded.add(request)
@@ -179,6 +205,15 @@ class Requests:
             log.error("RouteSparse could not record request %s: %s", request, error)
         else:
             log.info("RouteSparse recorded request %s as %s", request, path.name)
+
+    def _count_short(self, row: Row) -> None:
+        self._short, self._longest = self._short + 1, max(self._longest, row.prompt_tokens)
+        if self._short == FIRST and not self._any_routed:
+            log.info(
+                "RouteSparse routed none of the first %d prompts: the longest has %s tokens, and a prompt, or the "
+                "chunk of it that comes in one batch, is routed from %s tokens on",
+                *(FIRST, f"{self._longest:,}", f"{self.break_even() or self._least:,}"),
+            )
 
 
 def prompt_digest(tokens: Sequence[int]) -> str:

@@ -80,10 +80,11 @@ def follow(runner_class: Any) -> None:
     _wrap(runner_class, "execute_model", followed)
 
 
-def at_start(worker_class: Any, requests_of: Callable[[Any], Requests]) -> None:
+def at_start(worker_class: Any, requests_of: Callable[[Any], Requests | None]) -> None:
     """Make a model runner's Requests as soon as its model and pages are there; once, however often it is called.
 
     worker_class: vLLM's WorkerWrapperBase, which holds the worker of any device with either model runner.
+    requests_of: None leaves the runner to vLLM.
     """
 
     def prepared(stock: Any) -> Any:

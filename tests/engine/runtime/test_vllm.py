@@ -18,8 +18,10 @@ from routesparse.engine.runtime.quality import Chosen
 from routesparse.engine.runtime.route import route
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.vllm import batch, plugin, refusals, steps
+from routesparse.engine.runtime.vllm.backend import MARK
 from routesparse.engine.runtime.vllm.batch import Row
-from routesparse.engine.runtime.vllm.requests import Requests, ServedModel, prompt_digest
+from routesparse.engine.runtime.vllm.installed import Installed
+from routesparse.engine.runtime.vllm.requests import FIRST, Requests, ServedModel, prompt_digest
 from routesparse.engine.runtime.vllm.settings import ServingSettings, from_environment
 from routesparse.engine.store.bundle import verified_tables
 from tests.engine import tiny_model, tiny_shape
@@ -28,6 +30,7 @@ HEADS, KV_HEADS, DIM, LAYERS = 4, 2, 16, 2
 PROFILE = tiny_shape.profile()
 CONFIG = tiny_shape.config(0, price=2.0)
 TOKENS = 320
+ALL_ROUTED = Installed(LAYERS, {})
 
 
 def requests_into(folder, config=CONFIG, every=1):
@@ -255,6 +258,71 @@ def test_prompts_below_break_even_are_left_to_the_stock_kernel(tmp_path):
     assert requests.choose([Row("a", 0, 0, TOKENS, 0, TOKENS), longer], prompt_of) == (longer,)
 
 
+@pytest.mark.parametrize("long_ones", [0, 1])
+def test_a_hundred_prompts_too_short_to_be_routed_are_told_of_once(tmp_path, caplog, long_ones):
+    """Nothing is said where one was routed."""
+    requests = requests_into(tmp_path, replace(CONFIG, break_even_tokens=TOKENS), every=0)
+    with caplog.at_level(logging.INFO, "vllm.routesparse"):
+        for name in range(long_ones):
+            assert prefill(requests, Row(f"long-{name}", 0, 0, TOKENS, 0, TOKENS), inputs_of(1))
+        for name in range(FIRST + 2):
+            prefill(requests, Row(f"r-{name}", 0, 0, 200 + name, 0, 200 + name), None)
+    told = [] if long_ones else ["none of the first 100 prompts: the longest has 299 tokens, and a prompt"]
+    assert len(caplog.messages) == len(told) and all(text in caplog.text for text in told)
+
+
+def test_prompts_whose_chunks_do_not_pay_count_as_too_short(tmp_path, caplog):
+    requests = requests_into(tmp_path, replace(CONFIG, break_even_tokens=TOKENS), every=0)
+    with caplog.at_level(logging.INFO, "vllm.routesparse"):
+        for name in range(FIRST):
+            for context in (0, 300):
+                prefill(requests, Row(f"r-{name}", 0, 0, min(300, TOKENS - context), context, TOKENS), None)
+    assert "is routed from 320 tokens on" in caplog.text
+
+
+def layer(because=None, *, own=True, name="RoutedFlash"):
+    """As much of vLLM's attention layer as the report reads. own: its backend is exactly ours."""
+    backend = type("RoutedFlash", (), {MARK: True, "get_name": lambda: "FLASH_ATTN"})
+    backend = backend if own else type(name, (backend,), {})
+    return SimpleNamespace(get_attn_backend=lambda: backend, impl=SimpleNamespace(stock_because=because))
+
+
+def foreign():
+    return SimpleNamespace(get_attn_backend=lambda: SimpleNamespace(get_name=lambda: "FLASHINFER"))
+
+
+def test_the_report_counts_layers_and_tells_by_reason_why_others_are_stock(tmp_path, caplog):
+    chunked = layer(own=False, name="ChunkedLocalAttention_64_RoutedFlash")
+    found = Installed.of(
+        [*(layer() for _ in range(4)), *(layer("a sliding window") for _ in range(2)), chunked]
+    )
+    assert (found.layers, found.routed) == (7, 4)
+    requests = requests_into(tmp_path, replace(CONFIG, break_even_tokens=None))
+    requests.settings = replace(requests.settings, loss=0.02)
+    with caplog.at_level(logging.INFO, "vllm.routesparse"):
+        plugin.tell(requests, found)
+        requests.profile = None
+        plugin.tell(requests, ALL_ROUTED)
+    known, unknown = (line for line in caplog.messages if "routes" in line)
+    assert known.startswith(
+        "RouteSparse routes 4 of 7 layers of tiny (policy priced, price 2, loss target 0.02, break"
+    )
+    assert f"break-even {PROFILE.break_even_tokens(HEADS, LAYERS):,} tokens" in known
+    assert (
+        "; stock: 2 because of a sliding window, 1 because of ChunkedLocalAttention; 1 of 1 routed" in known
+    )
+    assert "routes 2 of 2" in unknown and "break-even to be measured); 1 of 1" in unknown
+
+
+def test_another_backend_is_named_with_what_to_pass():
+    found = Installed.of([foreign(), foreign()])
+    assert found.routed == 0
+    assert found.why.startswith(
+        "2 because of backend FLASHINFER (--attention-backend; routed are CPU_ATTN, FLASH_ATTN"
+    )
+    assert Installed.of([]).why == "it has no such layers"
+
+
 def test_a_prompt_with_nan_is_served_dense_and_said_so_and_the_next_is_routed(tmp_path, caplog):
     requests, sick = requests_into(tmp_path), inputs_of(1)
     sick.k[0, 0, 3] = float("nan")
@@ -273,7 +341,7 @@ def test_an_empty_mount_point_takes_no_record_and_the_server_goes_on(tmp_path, m
     spool.mkdir(parents=True)
     requests = requests_into(spool)
     with caplog.at_level(logging.WARNING, "vllm.routesparse"):
-        plugin.tell(requests.settings, requests.chosen, requests.model)
+        plugin.tell(requests, ALL_ROUTED)
         assert "will record no request until this is mended" in caplog.text
         assert prefill(requests, Row("a", 0, 0, TOKENS, 0, TOKENS), inputs_of(1))
     assert "could not record request a" in caplog.text and "is the shared folder mounted" in caplog.text
@@ -281,7 +349,7 @@ def test_an_empty_mount_point_takes_no_record_and_the_server_goes_on(tmp_path, m
     caplog.clear()
     shared_folder.mark()
     assert prefill(requests, Row("b", 0, 0, TOKENS, 0, TOKENS), inputs_of(2))
-    plugin.tell(requests.settings, requests.chosen, requests.model)
+    plugin.tell(requests, ALL_ROUTED)
     assert len([path for path in spool.iterdir() if path.is_dir()]) == 1
     assert not [line for line in caplog.records if line.levelno >= logging.WARNING]
 
@@ -400,10 +468,16 @@ def test_other_versions_and_page_layouts_are_refused_by_name():
 
 
 @pytest.mark.parametrize(
-    "extra",
-    [{"sliding_window": 64}, {"logits_soft_cap": 30.0}, {"sinks": torch.zeros(4)}, {"attn_type": "encoder"}],
-    ids=lambda extra: next(iter(extra)),
+    ("extra", "because"),
+    [
+        ({"sliding_window": 64}, "a sliding window"),
+        ({"logits_soft_cap": 30.0}, "a soft cap"),
+        ({"sinks": torch.zeros(4)}, "sinks"),
+        ({"attn_type": "encoder"}, "encoder attention"),
+        ({"attn_type": SimpleNamespace(value="encoder_decoder")}, "cross attention"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
 )
-def test_layers_with_more_than_causal_attention_are_not_routed(extra):
-    assert refusals.is_plain({"num_heads": 4, "alibi_slopes": None, "attn_type": "decoder"})
-    assert not refusals.is_plain(extra)
+def test_layers_with_more_than_causal_attention_are_not_routed(extra, because):
+    assert refusals.why_stock({"num_heads": 4, "alibi_slopes": None, "attn_type": "decoder"}) is None
+    assert refusals.why_stock(extra) == because
