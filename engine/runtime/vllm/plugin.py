@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import functools
 import os
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from routesparse.engine import shared_folder
-from routesparse.engine.errors import ModelError, StoreError
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.errors import ConfigError, ModelError, StoreError
 from routesparse.engine.models.files import resolve
 from routesparse.engine.models.load import revision_of_model
 from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.runtime.quality import Chosen, by_loss, choose
 from routesparse.engine.runtime.vllm import backend, refusals, steps
+from routesparse.engine.runtime.vllm.asked import Asked
 from routesparse.engine.runtime.vllm.installed import Installed
 from routesparse.engine.runtime.vllm.requests import Requests, ServedModel, log
 from routesparse.engine.runtime.vllm.settings import ServingSettings, from_environment
@@ -32,6 +35,7 @@ def register() -> None:
     if settings is None:
         return
     refusals.check_version(vllm.__version__)
+    from vllm.exceptions import VLLMValidationError
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
     from vllm.v1.worker.worker_base import WorkerWrapperBase
@@ -41,7 +45,27 @@ def register() -> None:
     for name in names:
         register_backend(AttentionBackendEnum[name], f"{__name__}.{name}")
     steps.follow(GPUModelRunner)
+    refuse_early(type(current_platform), VLLMValidationError)
     steps.at_start(WorkerWrapperBase, lambda runner: _requests(runner, settings))
+
+
+def refuse_early(platform: Any, refusal: type[Exception]) -> None:
+    """Let vLLM refuse a request that asks for what is not known, before it is scheduled.
+
+    platform: the class of vLLM's current one. refusal: what vLLM answers with HTTP 400.
+    """
+
+    def checked(stock: Any) -> Any:
+        def validate_request(inputs: Any, params: Any) -> None:
+            try:
+                Asked.of(getattr(params, "extra_args", None))
+            except ConfigError as error:
+                raise refusal(f"RouteSparse: {error}") from None
+            stock(inputs, params)
+
+        return validate_request
+
+    steps.wrap(platform, "validate_request", checked, staticmethod)
 
 
 @functools.cache
@@ -71,7 +95,8 @@ def _requests(runner: Any, settings: ServingSettings) -> Requests | None:
     if not installed.routed:
         log.warning("RouteSparse: %s is NOT routed: %s", config.model, installed.why)
         return None
-    chosen = _chosen(settings, model, str(config.dtype).removeprefix("torch."))
+    dtype = str(config.dtype).removeprefix("torch.")
+    chosen = _chosen(settings, model, dtype, settings.loss)
     served = ServedModel(
         *_names(model),
         layers=config.get_num_layers(parallel),
@@ -82,24 +107,25 @@ def _requests(runner: Any, settings: ServingSettings) -> Requests | None:
         device=runner.device,
     )
     profile = NamedProfile(settings.profile).known(served.shape, chosen.config)
-    requests = Requests(settings, chosen, served, profile)
+    # A request's own loss takes the place of a price of the settings.
+    free = replace(settings, config=replace(settings.config, price=RouterConfig.price))
+    by_request = functools.lru_cache(maxsize=64)(partial(_chosen, free, model, dtype))
+    requests = Requests(settings, chosen, by_request, served, profile)
     tell(requests, installed)
     return requests
 
 
-def _chosen(settings: ServingSettings, model: Any, dtype: str) -> Chosen:
-    """What requests are routed with.
+def _chosen(settings: ServingSettings, model: Any, dtype: str, loss: float | None) -> Chosen:
+    """What requests are routed with that aim at a loss, or go by the settings' price.
 
     Errors: CalibrationError, ConfigError, ModelError where a loss or a calibration is given and the model's files are
     unknown.
     """
     config, calibration = settings.config, settings.calibration
     revision = partial(revision_of_model, model)
-    if settings.loss is None:
+    if loss is None:
         return choose(config, calibration, revision, dtype, None)
-    config, aim = by_loss(
-        settings.loss, config, calibration, revision, model.name_or_path, settings.own_segment
-    )
+    config, aim = by_loss(loss, config, calibration, revision, model.name_or_path, settings.own_segment)
     if aim.found is None:
         log.warning("RouteSparse: %s", aim.says)
     return choose(config, aim.found, revision, dtype, None)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,11 +28,14 @@ from routesparse.engine.record.passes import ProfileByName, RunInfo, Served
 from routesparse.engine.runtime.current_prompt import NamedPrompt
 from routesparse.engine.runtime.quality import Chosen
 from routesparse.engine.runtime.session import RoutingSession
+from routesparse.engine.runtime.vllm.asked import Asked
 from routesparse.engine.runtime.vllm.batch import Row
 from routesparse.engine.runtime.vllm.settings import ServingSettings
 
 # Below vLLM's own logger, so that its level and format apply.
 log = logging.getLogger("vllm.routesparse")
+# A request's token ids and its extra_args.
+PromptOf = Callable[[str], tuple[Sequence[int], Mapping[str, Any] | None]]
 FIRST = 100  # prompts, after which it is said that all were too short
 
 
@@ -68,6 +72,7 @@ class _Open:
     """A request whose prompt is being prefilled."""
 
     session: RoutingSession
+    record: bool  # was asked for
     failed: bool = False
 
 
@@ -77,6 +82,7 @@ class Requests:
 
     settings: ServingSettings
     chosen: Chosen
+    by_loss: Callable[[float], Chosen]  # of a request with a target of its own
     model: ServedModel
     profile: LatencyProfile | ProfileByName | None = None  # None: settings.profile, until a request asked
     _open: dict[str, _Open] = field(default_factory=dict)
@@ -100,19 +106,18 @@ class Requests:
             self._open.pop(request, None)
             self._recorded.discard(request)
 
-    def choose(self, rows: Sequence[Row], prompt_of: Callable[[str], Sequence[int]]) -> tuple[Row, ...]:
+    def choose(self, rows: Sequence[Row], prompt_of: PromptOf) -> tuple[Row, ...]:
         """The rows of this batch that are routed: chunks of prompts that are long enough.
 
-        prompt_of: a request's token ids. Opens a session for each prompt that begins.
+        Opens a session for each prompt that begins.
         """
         least, routed = self._least, []
+        shortest = max(least, self.chosen.config.break_even_tokens or 0)
         for row in rows:
             if row.context == 0:
                 self._open.pop(row.request, None)
-                if row.tokens > 1 and row.prompt_tokens >= max(
-                    least, self.chosen.config.break_even_tokens or 0
-                ):
-                    self._open[row.request] = _Open(self._session(prompt_of(row.request)))
+                if row.tokens > 1 and row.prompt_tokens >= shortest:
+                    self._begin(row.request, *prompt_of(row.request))
                 else:
                     self._count_short(row)
             known = self._open.get(row.request)
@@ -153,14 +158,24 @@ class Requests:
     def _least(self) -> int:
         return self.chosen.config.least_body_rows + self.chosen.config.tail_tokens
 
-    def _session(self, prompt: Sequence[int]) -> RoutingSession:
+    def _begin(self, request: str, prompt: Sequence[int], extra: Mapping[str, Any] | None) -> None:
+        try:
+            asked = Asked.of(extra)
+            chosen = self.chosen if asked.loss is None else self.by_loss(asked.loss)
+        except InputError as error:
+            log.warning("RouteSparse leaves request %s to vLLM: %s", request, error)
+            return
+        if asked.route:
+            self._open[request] = _Open(self._session(prompt, chosen), asked.record)
+
+    def _session(self, prompt: Sequence[int], chosen: Chosen) -> RoutingSession:
         session = RoutingSession(
-            self.chosen.config,
-            self.chosen.calibration,
+            chosen.config,
+            chosen.calibration,
             profile=self.profile or NamedProfile(self.settings.profile),
             salt=prompt_digest(prompt),
             graphs=self._graphs,
-            tuned_price=self.chosen.tuned_price,
+            tuned_price=chosen.tuned_price,
             prompts=NamedPrompt,
         )
         session.serve(self.model.layers)
@@ -189,7 +204,8 @@ class Requests:
             return
         self._routed += 1
         self._recorded.add(request)
-        if not every or (self._routed - 1) % every:
+        due = every > 0 and (self._routed - 1) % every == 0
+        if not due and not known.record:
             return
         trace.prompts[-1].tokens = row.keys  # its last chunk may have been left to the stock kernel
         trace.info = RunInfo(
@@ -197,7 +213,7 @@ class Requests:
             model_revision=self.model.revision,
             prompt_name=clean_label(request),
             prompt_sha256=trace.salt,
-            served=Served("vllm", every),
+            served=Served("vllm", every) if due else None,  # one that was asked for stands for no others
         )
         try:
             path = trace.to_bundle(self.settings.spool)

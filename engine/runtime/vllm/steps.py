@@ -43,7 +43,10 @@ class Step:
                 listed.num_computed_tokens_cpu,
                 {request: known[request].num_prompt_tokens for request in listed.req_ids},
             )
-            self.routed = self.requests.choose(self._rows, lambda r: known[r].prompt_token_ids)
+            self.routed = self.requests.choose(
+                self._rows,
+                lambda r: (known[r].prompt_token_ids, getattr(known[r].sampling_params, "extra_args", None)),
+            )
         if [row.first for row in self._rows] != list(starts[:-1]) or self._rows[-1].place.stop != starts[-1]:
             raise RuntimeError(f"vLLM's batch begins its rows at {starts}, its runner lists {self._rows}")
         return self._rows
@@ -77,7 +80,7 @@ def follow(runner_class: Any) -> None:
 
         return execute_model
 
-    _wrap(runner_class, "execute_model", followed)
+    wrap(runner_class, "execute_model", followed)
 
 
 def at_start(worker_class: Any, requests_of: Callable[[Any], Requests | None]) -> None:
@@ -95,12 +98,15 @@ def at_start(worker_class: Any, requests_of: Callable[[Any], Requests | None]) -
 
         return initialize_from_config
 
-    _wrap(worker_class, "initialize_from_config", prepared)
+    wrap(worker_class, "initialize_from_config", prepared)
 
 
-def _wrap(owner: Any, name: str, made: Callable[[Any], Any]) -> None:
+def wrap(
+    owner: Any, name: str, made: Callable[[Any], Any], kind: Callable[[Any], Any] = lambda own: own
+) -> None:
+    """Put made(stock) in the place of a class's method, once. kind: what a class holds for it, such as staticmethod."""
     stock = getattr(owner, name)
     if not hasattr(stock, "routesparse"):
         own: Any = functools.wraps(stock)(made(stock))
         own.routesparse = True
-        setattr(owner, name, own)
+        setattr(owner, name, kind(own))

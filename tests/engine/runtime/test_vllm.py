@@ -2,7 +2,9 @@
 
 import json
 import logging
+import re
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -36,7 +38,15 @@ ALL_ROUTED = Installed(LAYERS, {})
 def requests_into(folder, config=CONFIG, every=1):
     settings = ServingSettings(config, None, None, False, "auto", every, folder)
     model = ServedModel("tiny", "", LAYERS, HEADS, KV_HEADS, DIM, torch.float32, torch.device("cpu"))
-    return Requests(settings, Chosen(config), model, PROFILE)
+    return Requests(settings, Chosen(config), by_loss, model, PROFILE)
+
+
+def by_loss(loss):
+    """Two targets have a price; others no fit."""
+    prices = {0.01: 1.0, 0.02: 2.0}
+    if loss not in prices:
+        raise CalibrationError("tiny is not fitted")
+    return Chosen(replace(CONFIG, price=prices[loss]), tuned_price=f"mixed-kl-{loss}")
 
 
 def inputs_of(seed, tokens=TOKENS):
@@ -46,13 +56,17 @@ def inputs_of(seed, tokens=TOKENS):
     return AttentionInputs(q, k, v, DIM**-0.5)
 
 
-def prompt_of(request):
-    return [ord(c) for c in request]
+def prompt_of(request, extra=None):
+    return [ord(c) for c in request], extra
 
 
-def prefill(requests, row, inputs):
+def salt_of(request):
+    return prompt_digest(prompt_of(request)[0])
+
+
+def prefill(requests, row, inputs, **extra):
     """One batch with this row alone, through all layers."""
-    routed = requests.choose([row], prompt_of)
+    routed = requests.choose([row], partial(prompt_of, extra=extra))
     outs = [requests.attend(row, inputs, layer) for layer in range(LAYERS)] if routed else []
     requests.finish([row])
     return outs
@@ -62,10 +76,14 @@ def settings(on_gpu=False, **given):
     return from_environment({f"ROUTESPARSE_VLLM{name}": value for name, value in given.items()}, on_gpu)
 
 
+def every_run(folder):
+    """The rows of the runs that were left there, as JSON has them."""
+    return [verified_tables(path)[1]["run"].to_pylist()[0] for path in folder.iterdir()]
+
+
 def recorded(folder):
-    """The rows of the runs that were left there, as JSON has them, by name."""
-    rows = [verified_tables(path)[1]["run"].to_pylist()[0] for path in folder.iterdir()]
-    return {row["prompt_name"]: row for row in rows}
+    """``every_run`` by name."""
+    return {row["prompt_name"]: row for row in every_run(folder)}
 
 
 def test_settings_come_from_the_environment_which_is_not_even_read_where_switched_off(tmp_path):
@@ -130,7 +148,8 @@ def served(name_or_path, **values):
     """What the plug-in routes a model with, by these settings."""
     config = AutoConfig.from_pretrained(name_or_path)
     model = SimpleNamespace(name_or_path=str(name_or_path), config=config)
-    return plugin._chosen(settings(**{"": "1"} | values), model, "float32")
+    found = settings(**{"": "1"} | values)
+    return plugin._chosen(found, model, "float32", found.loss)
 
 
 def test_a_loss_takes_price_floors_and_segment_of_the_models_fit_as_route_does():
@@ -189,13 +208,13 @@ def test_pages_are_gathered_in_the_tables_order(split):
 def test_a_prompt_is_routed_as_by_a_session_of_its_own_and_recorded_without_text(tmp_path):
     requests, inputs = requests_into(tmp_path), inputs_of(1)
     outs = prefill(requests, Row("r-1", 0, 0, TOKENS, 0, TOKENS), inputs)
-    alone = RoutingSession(CONFIG, profile=PROFILE, salt=prompt_digest(prompt_of("r-1")))
+    alone = RoutingSession(CONFIG, profile=PROFILE, salt=salt_of("r-1"))
     assert all(torch.equal(out, alone.attend(inputs, layer=layer)) for layer, out in enumerate(outs))
     assert not torch.allclose(outs[0], dense_attention(inputs, None), atol=1e-3)
     (bundle,) = tmp_path.iterdir()
     run = recorded(tmp_path)["r-1"]
     assert (run["model"], run["tokens"]) == ("tiny", TOKENS)
-    assert run["prompt_sha256"] == prompt_digest(prompt_of("r-1")) and run["layers"] == LAYERS
+    assert run["prompt_sha256"] == salt_of("r-1") and run["layers"] == LAYERS
     assert json.loads(run["config_json"])["served"] == {"by": "vllm", "one_in": 1}
     assert not (bundle / "prompt.parquet").exists()
 
@@ -203,7 +222,7 @@ def test_a_prompt_is_routed_as_by_a_session_of_its_own_and_recorded_without_text
 def test_chunks_of_two_requests_that_take_turns_are_two_prompts(tmp_path):
     """The second chunk of each goes on where its own first one ended."""
     requests, whole = requests_into(tmp_path), {"a": inputs_of(1), "b": inputs_of(2)}
-    alone = {r: RoutingSession(CONFIG, profile=PROFILE, salt=prompt_digest(prompt_of(r))) for r in whole}
+    alone = {r: RoutingSession(CONFIG, profile=PROFILE, salt=salt_of(r)) for r in whole}
     ends = {0: 160, 160: TOKENS}
     for context, end in ends.items():
         rows = [Row(name, 0, 0, end - context, context, TOKENS) for name in whole]
@@ -354,6 +373,92 @@ def test_an_empty_mount_point_takes_no_record_and_the_server_goes_on(tmp_path, m
     assert not [line for line in caplog.records if line.levelno >= logging.WARNING]
 
 
+def test_a_request_may_ask_for_stock_attention_or_a_loss_of_its_own(tmp_path):
+    """Beside one that goes by the server's settings."""
+    requests, inputs = requests_into(tmp_path, replace(CONFIG, price=0.5)), inputs_of(1)
+    row = Row("r", 0, 0, TOKENS, 0, TOKENS)
+    assert prefill(requests, row, inputs, routesparse_route=False) == []
+    outs = {}
+    for price, extra in {
+        0.5: {"other": "x"},
+        1.0: {"routesparse_loss": 0.01},
+        2.0: {"routesparse_loss": 0.02},
+    }.items():
+        outs[price] = prefill(requests, row, inputs, **extra)
+        alone = RoutingSession(replace(CONFIG, price=price), profile=PROFILE, salt=salt_of("r"))
+        assert all(
+            torch.equal(out, alone.attend(inputs, layer=layer)) for layer, out in enumerate(outs[price])
+        )
+        requests.forget(["r"])
+    assert not torch.equal(outs[0.5][0], outs[2.0][0])
+    assert sorted(one["tuned_price"] or "" for one in every_run(tmp_path)) == [
+        "",
+        "mixed-kl-0.01",
+        "mixed-kl-0.02",
+    ]
+
+
+@pytest.mark.parametrize(("every", "served"), [(0, None), (2, {"by": "vllm", "one_in": 2})])
+def test_a_request_that_asks_is_recorded_whatever_its_number(tmp_path, every, served):
+    """As a sample of the server only where it was its turn anyway."""
+    requests = requests_into(tmp_path, every=every)
+    for name in ("a", "b", "c"):
+        prefill(
+            requests, Row(name, 0, 0, TOKENS, 0, TOKENS), inputs_of(1), routesparse_record=int(name < "c")
+        )
+    found = {name: json.loads(row["config_json"]).get("served") for name, row in recorded(tmp_path).items()}
+    assert found == ({"a": served, "b": None, "c": served} if every else {"a": None, "b": None})
+    assert not list(tmp_path.glob("*/prompt.parquet"))
+
+
+WRONG = [
+    ({"routesparse_route": "no"}, "routesparse_route='no' must be 1 or 0"),
+    ({"routesparse_record": 2}, "routesparse_record=2 must be 1 or 0"),
+    ({"routesparse_record": 1.0}, "routesparse_record=1.0 must be 1 or 0"),
+    ({"routesparse_loss": "0.01"}, 'routesparse_loss is "0.01", it must be'),
+    ({"routesparse_loss": True}, "routesparse_loss is true, it must be"),
+    ({"routesparse_loss": None}, "routesparse_loss is null, it must be"),
+    ({"routesparse_loss": -1}, "routesparse_loss is -1, it must be"),
+    (
+        {"routesparse_price": 1},
+        "'routesparse_price' is not known; known are routesparse_route, routesparse_loss, route",
+    ),
+    ({"routesparse": {"route": False}}, "'routesparse' is not known; known are routesparse_route"),
+    ({"routesparse" + "\n" * 10_000: 1}, "is not known; known are routesparse_route"),
+]
+
+
+@pytest.mark.parametrize(("extra", "message"), [*WRONG, ({"routesparse_loss": 0.5}, "tiny is not fitted")])
+def test_a_request_that_asks_for_what_is_not_known_is_served_stock_and_said_so(
+    tmp_path, caplog, extra, message
+):
+    requests = requests_into(tmp_path)
+    assert prefill(requests, Row("r", 0, 0, TOKENS, 0, TOKENS), inputs_of(1), **extra) == []
+    (line,) = caplog.messages
+    assert line.startswith("RouteSparse leaves request r to vLLM: ") and message in line
+    assert "\n" not in line and len(line) < 300
+    assert prefill(requests, Row("next", 0, 0, TOKENS, 0, TOKENS), inputs_of(1))
+
+
+@pytest.mark.parametrize(("extra", "message"), WRONG)
+def test_vllm_refuses_it_before_it_is_scheduled(extra, message):
+    class Platform:
+        seen = 0
+
+        @classmethod
+        def validate_request(cls, inputs, params):
+            cls.seen += 1
+
+    for _ in range(2):  # vLLM may register a plug-in twice
+        plugin.refuse_early(Platform, ZeroDivisionError)
+    for well in (None, {}, {"other": object(), "routesparse_route": 1, "routesparse_loss": 1}):
+        Platform().validate_request("inputs", SimpleNamespace(extra_args=well))
+    Platform.validate_request("inputs", "pooling parameters have no extra_args")
+    with pytest.raises(ZeroDivisionError, match=f"RouteSparse: .*{re.escape(message)}"):
+        Platform().validate_request("inputs", SimpleNamespace(extra_args=extra))
+    assert Platform.seen == 4
+
+
 def test_a_dropped_request_is_forgotten(tmp_path):
     requests = requests_into(tmp_path)
     first = Row("a", 0, 0, 160, 0, TOKENS)
@@ -365,12 +470,13 @@ def test_a_dropped_request_is_forgotten(tmp_path):
 class Runner:
     """As much of vLLM's model runner as a step reads."""
 
-    def __init__(self, starts):
+    def __init__(self, starts, extra=None):
         self.input_batch = SimpleNamespace(req_ids=["d", "p"], num_computed_tokens_cpu=[9, 0])
         self.requests = {
-            "d": SimpleNamespace(num_prompt_tokens=9, prompt_token_ids=[1] * 9),
+            "d": SimpleNamespace(num_prompt_tokens=9, prompt_token_ids=[1] * 9, sampling_params=None),
             "p": SimpleNamespace(num_prompt_tokens=TOKENS, prompt_token_ids=[1] * TOKENS),
         }
+        self.requests["p"].sampling_params = SimpleNamespace(extra_args=extra)
         self.starts, self.seen = starts, None
 
     def execute_model(self, scheduled, late=None):
@@ -391,8 +497,8 @@ def runner_class(tmp_path):
     class Own(Runner):
         given = 0
 
-        def __init__(self, starts):
-            super().__init__(starts)
+        def __init__(self, *given):
+            super().__init__(*given)
             Worker(self).initialize_from_config(["pages"])
 
     class Worker:
@@ -417,6 +523,12 @@ def test_a_step_knows_the_requests_of_its_batch_while_it_runs(runner_class):
     for _ in range(2):
         assert runner.execute_model(given, late=3) == (given, 3)
     assert runner.seen == ["p"] and runner.given == 1 and steps.current() is None
+
+
+def test_a_step_hands_on_what_a_request_asks_for(runner_class):
+    runner = runner_class([0, 1, TOKENS + 1], {"routesparse_route": 0})
+    runner.execute_model(scheduled())
+    assert runner.seen == []
 
 
 def test_a_batch_in_another_order_than_its_runner_lists_is_no_batch_to_route(runner_class):
