@@ -29,7 +29,7 @@ def runs(tmp_path_factory):
         "ROUTESPARSE_VLLM": "0",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_LOGGING_LEVEL": "INFO",  # of our log, too
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
     }
@@ -98,6 +98,63 @@ def test_one_in_two_routed_requests_leaves_a_bundle_without_text(runs):
     assert first["prompt"] == runs["request ids"][0] and third["prompt"] == runs["request ids"][2]
     with closing(Store(runs["home"] / "routesparse.duckdb")) as store:
         assert len(ingest_spool(store, runs["home"] / "spool").ingested) == 2
+
+
+def test_the_log_says_at_the_start_which_layers_are_routed(runs):
+    (level, line), *rest = runs["said at the start"]
+    assert level == "INFO" and line.startswith(
+        "RouteSparse routes 2 of 2 layers of model (policy priced, price 0.5,"
+    )
+    assert rest == [] and "stock" not in line
+    (_, line), *rest = runs["windowed"]["said"]
+    assert rest == [] and "routes 1 of 2 layers" in line and "stock: 1 because of a sliding window" in line
+
+
+def test_a_model_with_a_windowed_layer_scores_as_with_the_stock_backend(runs):
+    found = runs["windowed"]
+    assert difference(found["full budget"], found["stock"]) < CLOSE
+    assert difference(found["stock"], runs["stock"]) > 1  # the window does something
+
+
+def test_a_model_that_another_backend_serves_is_said_not_to_be_routed_and_is_served(runs):
+    (level, line), *rest = runs["not ours"]["said"]
+    assert level == "WARNING" and "model is NOT routed: 2 because of backend CPU_ATTN" in line and rest == []
+    assert difference(runs["not ours"], runs["stock"]) == 0
+
+
+def test_a_request_that_is_not_to_be_routed_is_served_stock_beside_one_that_is_recorded(runs):
+    asked = runs["asked"]
+    assert difference(asked["pair"][0], runs["stock"]) < CLOSE
+    assert difference(asked["pair"][1], runs["transformers of the second"]) < CLOSE
+    (one,) = asked["recorded"]
+    assert one["served"] is None and one["tokens"] == 1400 and not one["has_text"]
+
+
+def test_a_request_that_asks_for_what_it_cant_have_is_refused_or_served_stock(runs):
+    asked = runs["asked"]
+    assert asked["refused"].startswith("RouteSparse: routesparse_route='no' must be 1 or 0")
+    assert difference(asked["unfitted"], runs["stock"]) < CLOSE
+    (level, line) = asked["said"][-1]
+    assert level == "WARNING" and "to vLLM: " in line and "is not fitted" in line
+    assert difference(asked["after"], runs["routed"]) < CLOSE
+
+
+@pytest.mark.parametrize("loss", ["0.01", "0.1"])
+def test_a_loss_of_the_settings_or_of_one_request_is_aimed_at_as_by_route(runs, loss):
+    """The bundled model, by its fit; the other loss and the stock backend score otherwise."""
+    found, other = runs["by fit"], {"0.01": "0.1", "0.1": "0.01"}[loss]
+    print("kept of the area, by layer:", *(f"{density:.2f}" for density in found[f"ours {loss}"]["density"]))
+    assert difference(found[loss], found[f"ours {loss}"]) < CLOSE
+    assert min(difference(found[loss], found[name]) for name in (other, "stock")) > 100 * CLOSE
+    assert (
+        "8 of 8 layers of demo (policy priced, price 0.35, loss target 0.01, break-even"
+        in found["said"][0][1]
+    )
+
+
+def test_a_loss_without_a_fit_ends_the_start_and_says_what_to_do(runs):
+    found = runs["asked"]["start without a fit"]
+    assert found.startswith("CalibrationError") and "run `routesparse fit " in found
 
 
 def test_prefix_caching_is_refused_before_a_request_is_served(runs):

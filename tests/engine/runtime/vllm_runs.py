@@ -8,22 +8,26 @@ what batches held, what was recorded and what was refused.
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 import transformers
 import vllm
 from vllm import LLM, SamplingParams
+from vllm.exceptions import VLLMValidationError
 from vllm.v1.attention import selector
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
+from routesparse.engine import paths
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import InputError
 from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.models.load import load_model
 from routesparse.engine.runtime.quality import Chosen
 from routesparse.engine.runtime.route import route
 from routesparse.engine.runtime.vllm import plugin
-from routesparse.engine.runtime.vllm.requests import Requests, prompt_digest
+from routesparse.engine.runtime.vllm.requests import Requests, log, prompt_digest
 from routesparse.engine.store.bundle import verified_tables
 
 FOLDER = Path(sys.argv[1])
@@ -35,7 +39,8 @@ SHAPE = dict(vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_lay
 SHAPE |= dict(num_key_value_heads=2, head_dim=32, max_position_embeddings=4096, initializer_range=0.3)
 SHAPE |= dict(pad_token_id=0, eos_token_id=None)
 GREEDY = SamplingParams(max_tokens=4, temperature=0.0, prompt_logprobs=0, detokenize=False)
-batches, ids = [], []
+DEMO, DEMO_PROFILE = paths.DATA / "models" / "demo", replace(PROFILE, head_dim=64)
+batches, ids, lines = [], [], []
 
 
 def prompt(seed, tokens=TOKENS):
@@ -44,6 +49,7 @@ def prompt(seed, tokens=TOKENS):
 
 def engine(**options):
     """Pages for two prompts of TOKENS tokens and 10 tokens more each, so that two that go on preempt each other."""
+    lines.clear()
     return LLM(
         **{
             "model": str(FOLDER / "model"),
@@ -65,12 +71,14 @@ def runner_of(llm):
     return llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
 
 
-def set_up(llm, config, every=0):
-    """Route with this configuration from now on; the requests that the engine then holds."""
-    os.environ.update(ROUTESPARSE_VLLM="1", ROUTESPARSE_VLLM_RECORD_EVERY=str(every))
+def set_up(llm, config=None, every=0, profile=PROFILE, **given):
+    """Route with this configuration or these settings from now on; the requests that the engine then holds."""
+    values = {"": "1", "_RECORD_EVERY": str(every)} | given
+    environment = {f"ROUTESPARSE_VLLM{name}": value for name, value in values.items()}
     runner = runner_of(llm)
-    requests = plugin._requests(runner, plugin.from_environment(os.environ, on_gpu=False))
-    requests.chosen, requests.profile = Chosen(config), PROFILE
+    requests = plugin._requests(runner, plugin.from_environment(environment, on_gpu=False))
+    requests.chosen = requests.chosen if config is None else Chosen(config)
+    requests.profile = profile
     runner._routesparse_requests = requests
     return requests
 
@@ -82,15 +90,29 @@ def told(out):
     return {"scores": scores, "tokens": list(out.outputs[0].token_ids)}
 
 
+def said():
+    """What our log said since the last call: level and text."""
+    told = list(lines)
+    lines.clear()
+    return told
+
+
+def asking(**extra):
+    params = GREEDY.clone()
+    params.extra_args = extra
+    return params
+
+
 def generate(llm, *prompts, params=GREEDY):
     found = llm.generate([{"prompt_token_ids": p} for p in prompts], params, use_tqdm=False)
     return [told(out) for out in found]
 
 
-def by_transformers(model, ids, *chunks):
-    """Our own path: the same chunks through a cache, at the same price, with the same random rows."""
+def by_transformers(model, ids, *chunks, **settings):
+    """Our own path: the same chunks through a cache, with the same random rows, at the same price or these settings."""
+    given = settings or {"config": PRICED, "profile": PROFILE}
     cache, logits, salt = transformers.DynamicCache(config=model.config), [], prompt_digest(ids)
-    with route(model, PRICED, profile=PROFILE, salt=salt) as trace, torch.no_grad():
+    with route(model, salt=salt, **given) as trace, torch.no_grad():
         for part in torch.tensor([ids]).split(chunks, dim=1):
             logits.append(model(part, past_key_values=cache).logits[0])
     scores = torch.cat(logits)[:-1].log_softmax(-1).gather(1, torch.tensor(ids[1:])[:, None])
@@ -136,15 +158,17 @@ def cancelled(llm, requests):
     return {"held": held, "left": len(requests._open), "after": after}
 
 
-def recorded():
+def recorded(spool=FOLDER / "home" / "spool"):
     """What the bundles say, in the order of the requests: names of one second's bundles have none."""
     runs = []
-    for path in sorted((FOLDER / "home" / "spool").iterdir()):
+    for path in spool.iterdir():
         tables = verified_tables(path)[1]
         run = tables["run"].to_pylist()[0]
+        served = json.loads(run["config_json"]).get("served")
         runs.append(
             {
                 "prompt": run["prompt_name"],
+                "served": served,
                 **{name: run[name] for name in ("tokens", "routed", "density")},
                 "densities": tables["layer_run"]["density"].to_pylist(),
                 "has_text": (path / "prompt.parquet").exists(),
@@ -173,7 +197,68 @@ def refused(**options):
     return "served"
 
 
+def asked(llm):
+    """Requests of one engine, and of one batch, that ask for routing of their own."""
+    set_up(llm, PRICED, _SPOOL=str(FOLDER / "asked"))
+    said()
+    both = [asking(routesparse_route=0), asking(routesparse_record=1)]
+    found = {"pair": generate(llm, prompt(1), prompt(2), params=both), "recorded": recorded(FOLDER / "asked")}
+    found["unfitted"] = generate(llm, prompt(1), params=asking(routesparse_loss=0.02))[0]
+    found["said"] = said()
+    try:
+        generate(llm, prompt(1), params=asking(routesparse_route="no"))
+    except VLLMValidationError as error:
+        found["refused"] = str(error)
+    found["after"] = generate(llm, prompt(1))[0]
+    try:
+        set_up(llm, _LOSS="0.01")
+    except InputError as error:
+        found["start without a fit"] = f"{type(error).__name__}: {error}"
+    return found
+
+
+def by_fit():
+    """The bundled model by its own fit: as the settings say, as one request asks, and not routed."""
+    served = engine(model=str(DEMO))
+    said()
+    config = '{"break_even_tokens": 0}'
+    set_up(served, None, 0, DEMO_PROFILE, _LOSS="0.01", _CONFIG=config)
+    found = {"said": said()}
+    for name, extra in {
+        "0.01": {},
+        "0.1": {"routesparse_loss": 0.1},
+        "stock": {"routesparse_route": 0},
+    }.items():
+        found[name] = generate(served, prompt(1), params=asking(**extra))[0]
+    loaded = load_model("demo").model
+    for loss in (0.01, 0.1):
+        ours = {"loss": loss, "profile": DEMO_PROFILE, "break_even_tokens": 0}
+        found[f"ours {loss}"] = by_transformers(loaded, prompt(1), TOKENS, **ours)
+    return found
+
+
+def windowed(model):
+    """A model whose first layer has a sliding window: at full budget, and not routed."""
+    model.config.layer_types, model.config.sliding_window = ["sliding_attention", "full_attention"], 256
+    model.save_pretrained(FOLDER / "windowed")
+    llm = engine(model=str(FOLDER / "windowed"), num_gpu_blocks_override=64)
+    found = {"said": said()}
+    set_up(llm, DENSE)
+    found["full budget"] = generate(llm, prompt(1))[0]
+    found["stock"] = generate(llm, prompt(1), params=asking(routesparse_route=0))[0]
+    return found
+
+
+def not_ours():
+    """An engine whose layers another backend serves."""
+    AttentionBackendEnum.CPU_ATTN.clear_override()
+    selector._cached_get_attn_backend.cache_clear()
+    llm = engine()
+    return {"said": said(), **generate(llm, prompt(1))[0]}
+
+
 def main():
+    log.addFilter(lambda line: lines.append((line.levelname, line.getMessage())) or True)
     torch.manual_seed(0)
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE)).eval()
     model.save_pretrained(FOLDER / "model")
@@ -194,6 +279,7 @@ def main():
     selector._cached_get_attn_backend.cache_clear()  # the engine before this one was not routed
     spied()
     whole = engine()
+    found["said at the start"] = said()
     set_up(whole, DENSE)
     found["full budget"] = generate(whole, prompt(1))[0]
     ids.clear()
@@ -206,6 +292,7 @@ def main():
     batches.clear()
     found["preempted"] = generate(whole, prompt(1), prompt(2), params=long)
     found["preempted batches"] = list(batches)
+    found["asked"] = asked(whole)
     del whole
 
     chunked = engine(max_num_batched_tokens=CHUNK)
@@ -225,6 +312,9 @@ def main():
     found["transformers, chunked"] = by_transformers(model, prompt(1), CHUNK, rest)
     found["transformers, mixed"] = by_transformers(model, prompt(1), CHUNK - 1, rest + 1)
     found["prefix caching"] = refused(enable_prefix_caching=True)
+    found["by fit"] = by_fit()
+    found["windowed"] = windowed(model)
+    found["not ours"] = not_ours()
     print("RESULTS")
     print(json.dumps(found))
 
