@@ -166,8 +166,10 @@ def test_measuring_really_runs_dense_sparse_and_probe():
 
 
 def test_auto_measures_once_and_takes_the_cached_profile_afterwards(fake_clock):
+    assert measure.NamedProfile().known(SHAPE, CONFIG) is None
     first = measure.profile_for("auto", SHAPE, CONFIG)
     assert [p.stem for p in paths.profiles().iterdir()] == [first.name]
+    assert measure.NamedProfile().known(SHAPE, CONFIG) == first
 
     fake_clock.clear()  # measuring again would fail
     assert measure.profile_for("auto", SHAPE, CONFIG) == first
