@@ -144,7 +144,18 @@ class RunRow:
     @property
     def loss_bounded(self) -> bool:
         """Whether the bound of the predicted loss has coverage: of a fit, for rows like those that it saw."""
-        return self.loss_bound is not None and self.loss_fit is not None and not self.loss_alarm
+        return self.why_unbounded is None
+
+    @property
+    def why_unbounded(self) -> str | None:
+        """What keeps the predicted loss from a bound with coverage; None where it has one."""
+        if self.loss_fit is None:
+            return "the model is not fitted"
+        if self.loss_alarm:
+            return "rows unlike the fit’s"
+        return (
+            "the fit has too few texts, or is of runs routed otherwise" if self.loss_bound is None else None
+        )
 
     @property
     def speedup(self) -> float | None:

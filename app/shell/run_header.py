@@ -81,7 +81,8 @@ def header(store: OwnerView, run: RunRow, title: str, head: tuple[int, int] | No
         f"probe {run.probe_mode}",
     ]
     facts = [fact for fact in facts if fact not in _USUAL]
-    name = f"<b><bdi>{escape(visible(run.prompt_name))}</bdi></b>"
+    named = run.prompt_name if run.domain is None else f"{run.domain}/{run.prompt_name}"
+    name = f"<b><bdi>{escape(visible(named))}</bdi></b>"
     if label.name:
         name = f"<b><bdi>{escape(visible(label.name))}</bdi></b> · prompt {name}"
     with st.container(horizontal=True, gap="small", key="run-header"):

@@ -27,11 +27,10 @@ def loss(record: RunRecord, *, words: bool) -> str:
         return section(title, note("Not measured: no rows of this run were replayed."))
     told = f"Predicted {numbers.kl(run.loss_nats)} a token, "
     told += "by a stated factor" if run.loss_fit is None else f"by the model's fit on {run.loss_fit}"
-    if run.loss_bound is not None:
-        level = f"{numbers.share(run.confidence, 0)} confidence"
-        told += f"; at most {numbers.kl(run.loss_bound)} ({'no coverage' if run.loss_fit is None else level})"
-    if run.loss_alarm:
-        told += ", which does not hold: the replayed rows are unlike the fit's"
+    if run.loss_bounded:
+        told += f"; at most {numbers.kl(run.loss_bound)} ({numbers.share(run.confidence, 0)} confidence)"
+    else:
+        told += f"; no bound: {run.why_unbounded}"
     told += "" if run.loss_target is None else f"; target {run.loss_target:g} nats"
     truth = record.true_loss
     told += (

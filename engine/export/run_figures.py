@@ -59,7 +59,7 @@ def uncertified(units: int | None, sparse: int, layers: int, of_layers: int) -> 
 def _loss(run: RunRow) -> tuple[str, str]:
     if run.loss_nats is None:
         return numbers.NOT_MEASURED, "no rows were replayed"
-    told = "not fitted: no bound with coverage" if run.loss_fit is None else "rows unlike the fit's: no bound"
+    told = f"no bound: {run.why_unbounded}"
     if run.loss_bounded:
         level = numbers.share(run.confidence, 0)
         told = f"at most {numbers.kl(run.loss_bound)}, {level}, fitted on {run.loss_fit}"

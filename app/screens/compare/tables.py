@@ -119,7 +119,7 @@ def _cells(side: Side, row: dict[str, Any], times: Mapping[str, str]) -> dict[st
     link = f'<a href="{address}" target="_self" title="its routing map">{unbroken(side.label)}{pin}</a>'
     layers = row["uncertified_layers"]
     more = f", {numbers.several(int(layers), 'layer')}" if layers else ""
-    most = "" if row["loss_bound"] is None else f" ≤ {numbers.small(row['loss_bound'])}"
+    most = f" ≤ {numbers.small(row['loss_bound'])}" if side.run.loss_bounded else ""
     whole = '<td class="no">all, not routed</td>'
     # Under the policy priced every head has its own λ.
     none = "per head" if side.run.tau_layer is not None else "–"

@@ -101,10 +101,12 @@ def _comparison(opened: Access, shown: pd.DataFrame, others: pd.DataFrame) -> No
     # As the heads' own: without the dense tail, which the run's figure counts.
     shown = shown.assign(density=shown["run_id"].map(found.groupby("run_id")["density"].mean()))
     one = switch.chosen("one", names)
-    other = switch.chosen("other", [name for name in names if name != one], quiet=(one,))
+    # The second name is what stands there unless it was chosen as the first.
+    rest = sorted((name for name in names if name != one), key=lambda name: name != names[1])
+    other = switch.chosen("other", rest, quiet=(one,))
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom", key="pair"):
         switch.field("one", "Between", names, one, width=150)
-        switch.field("other", "and", [name for name in names if name != one], other, of=one, width=150)
+        switch.field("other", "and", rest, other, of=one, width=150)
     area = shown.groupby("domain")["density"].mean()
     rows, finding = domains.changes(found, one, other), domains.finding(found, one, other)
     model, revision = shown["model"].iloc[0], shown["model_revision"].iloc[0]

@@ -95,6 +95,7 @@ def rows(
         return runs[name].map(said, na_action="ignore").astype(object).fillna(other)
 
     tau = runs["tau"].map(numbers.threshold)
+    alarmed = runs["loss_alarm"].fillna(False).astype(bool)
     table = pd.DataFrame(
         {
             "prompt": _names(runs, grouped),
@@ -119,7 +120,7 @@ def rows(
             ),
             "kl": runs["kl_nats"].astype(float),
             "loss": runs["loss_nats"].astype(float),
-            "loss_bound": runs["loss_bound"].astype(float),
+            "loss_bound": runs["loss_bound"].astype(float).where(runs["loss_fit"].notna() & ~alarmed),
             "loss_true": runs["loss_true"].astype(float),
             "same_tokens": runs["same_tokens"].astype(float),
             "first_difference": words("first_difference", "token {:.0f}".format, "none").where(

@@ -107,8 +107,8 @@ def show(
             "words": {
                 "reads": "read by later rows:",
                 "unread": "no sparse row comes after it: only the dense tail reads it",
-                "mass": "attention here, mean audited row:",
-                "lost": "of it lost:",
+                "mass": "of a mean audited row’s attention here:",
+                "lost": "lost of the row’s:",
             },
             "go": {"nonce": nonce, "line": None if marks.go is None else _line_of(starts, marks.go)},
             "window": {

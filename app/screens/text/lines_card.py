@@ -59,7 +59,8 @@ def _recorded(store: OwnerView, shown: Shown, position: int) -> token_lines.Line
     if len(worst):
         loss = row_words.of_worst(worst.iloc[0])
         told = f"{row_words.headline(loss)}; audited, exact. What it read was not kept."
-        return token_lines.of_passages(position, [], loss.passages, run.block_k, told[0].upper() + told[1:])
+        told = told[0].upper() + told[1:]
+        return token_lines.of_passages(position, [], loss.passages, run.block_k, told, "worst_row")
     choices = queries.choices(store, run.run_id, segment, shown.batch_index)
     own = choices[(choices["layer"] == layer) & (choices["head"] == head)]
     if own.empty:
@@ -70,10 +71,13 @@ def _recorded(store: OwnerView, shown: Shown, position: int) -> token_lines.Line
         return None
     loss, read = found
     cell = max((blocks for _, blocks, _ in (*read, *loss.passages)), default=1) * run.block_k
-    told = f"Token {loss.position:,}, {shown.name}, from the probe, in cells of {cell:,} tokens."
+    told = f"Token {loss.position:,}, {shown.name}, from the probe, in cells of {cell:,} tokens"
+    if cell > run.block_k:
+        told += f": of each the largest share of its blocks of {run.block_k}, so at least; read may mean one of them"
+    told += "."
     if loss.position != position:
         told = f"Token {position:,} was not recorded; the nearest row that was stands in. {told}"
-    return token_lines.of_passages(loss.position, read, loss.passages, run.block_k, told)
+    return token_lines.of_passages(loss.position, read, loss.passages, run.block_k, told, "probe.parquet")
 
 
 def card(store: OwnerView, shown: Shown, words: Words | None, drawn: token_lines.Lines | None) -> None:
@@ -92,14 +96,9 @@ def card(store: OwnerView, shown: Shown, words: Words | None, drawn: token_lines
             cells = [_cells(run, shown, words, line) for line in (*read, *lost)]
             st.html(tables.table(("", "attention", "tokens", "words"), cells, (0, 3)))
             rows = pd.DataFrame([vars(line) for line in drawn.drawn])
-            source = (
-                "probe.parquet"
-                if drawn.run_id is None
-                else f"traced_row of run {queries.label(drawn.run_id)}"
-            )
             exports.chart_foot(
                 f"token-{queries.label(shown.run.run_id)}-{drawn.position}",
-                f"n = {len(rows)} strongest · share of the row’s attention · source: {source}",
+                f"n = {len(rows)} strongest · share of the row’s attention · source: {drawn.source}",
                 rows,
                 "token-lines",
             )
@@ -129,7 +128,7 @@ def _cells(run: str, shown: Shown, words: Words | None, line: token_lines.Line) 
         )
     return (
         f'<span class="rs-warn">{line.fate}</span>' if line.is_dropped else line.fate,
-        numbers.share(line.share, 2),
+        ("≥ " if line.coarse else "") + numbers.share(line.share, 2),
         f'<a href="{escape(address)}" target="_self">{place}</a>',
         f"<code><bdi>{escape(passage)}</bdi></code>",
     )

@@ -14,19 +14,23 @@ import pandas as pd
 from routesparse.app.ui import numbers
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.rows import RunRow
-from routesparse.engine.store import frames
+from routesparse.engine.store import frames, queries
 
 MOST_LINES = 24
 
 
 @dataclass(frozen=True)
 class Line:
-    """To ``tokens`` tokens from ``first`` on; share: of the row's attention there; dropped: the part of it not read."""
+    """To ``tokens`` tokens from ``first`` on; share: of the row's attention there; dropped: the part of it not read.
+
+    coarse: a cell of several KV blocks, of which the share is the largest block's and one block at least was read.
+    """
 
     first: int
     tokens: int
     share: float
     dropped: float
+    coarse: bool = False
 
     @property
     def is_dropped(self) -> bool:
@@ -37,6 +41,8 @@ class Line:
     def fate(self) -> str:
         """In words: "read", "dropped", or how much of it was read, as where some of several heads did."""
         unread = self.dropped / (self.share or 1.0)
+        if self.coarse and not self.dropped:
+            return "read, all or a part"
         return (
             "read"
             if unread < 1e-6
@@ -48,11 +54,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Lines:
-    """Of the token at ``position``. told: what they are of, one sentence; run_id: of the run that was traced."""
+    """Of the token at ``position``. told: what they are of, in words; run_id: of the run that was traced."""
 
     position: int
     drawn: tuple[Line, ...]
     told: str
+    source: str
     run_id: str | None = None
 
 
@@ -68,7 +75,9 @@ def of_traced(rows: pd.DataFrame, position: int, name: str) -> Lines:
     told = (
         f"Token {position:,}, {name}: {numbers.share(float(rows['mass'].mean()))} of its attention was read"
     )
-    return Lines(position, drawn, f"{told}; exact, key by key.", str(rows["run_id"].iloc[0]))
+    run_id = str(rows["run_id"].iloc[0])
+    source = f"traced_row of run {queries.label(run_id)}"
+    return Lines(position, drawn, f"{told}; exact, key by key.", source, run_id)
 
 
 def strongest(found: object) -> tuple[Line, ...]:
@@ -84,15 +93,16 @@ def of_passages(
     lost: Sequence[tuple[int, int, float]],
     block: int,
     told: str,
+    source: str,
 ) -> Lines:
     """Of a recorded row. read, lost: (first KV block, KV blocks, share) of passages."""
     parts = [(passages, is_lost) for passages, is_lost in ((read, False), (lost, True))]
     found = [
-        Line(first * block, blocks * block, share, share if is_lost else 0.0)
+        Line(first * block, blocks * block, share, share if is_lost else 0.0, blocks > 1)
         for passages, is_lost in parts
         for first, blocks, share in passages
     ]
-    return Lines(position, strongest(found), told)
+    return Lines(position, strongest(found), told, source)
 
 
 def request_of(run: RunRow, position: int) -> RunRequest:

@@ -54,10 +54,9 @@ def card(store: OwnerView, shown: Scope) -> None:
 def _boxes(run: RunRow, totals: pd.Series) -> list[tuple[str, ...]]:
     fitted = run.loss_fit is not None
     of = f"model fitted on {run.loss_fit}" if fitted else "a stated factor; the model is not fitted"
-    level = f"{numbers.share(run.confidence, 0)} of such texts" if fitted else "no coverage: not fitted"
-    most = numbers.kl(run.loss_bound)
-    if run.loss_alarm:
-        most, level = "no bound", f"the fit’s {most} does not hold: rows unlike its own"
+    most, level = "no bound", str(run.why_unbounded)
+    if run.loss_bounded:
+        most, level = numbers.kl(run.loss_bound), f"{numbers.share(run.confidence, 0)} of such texts"
     boxes = [
         ("Predicted", numbers.kl(run.loss_nats), f"a token; {of}", "fit"),
         ("At most", most, level, "loss_bound"),

@@ -33,7 +33,7 @@ def along(losses: pd.DataFrame, run: RunRow, words: Words | None, theme: design.
     values = losses[["replayed", "dense"]].astype(float)
     lines = {
         "predicted": (run.loss_nats, theme.accent, ""),
-        "at most": (run.loss_bound, theme.mute, "5 4"),
+        "at most": (run.loss_bound if run.loss_bounded else None, theme.mute, "5 4"),
         "target": (run.loss_target, theme.warn, "1.5 3"),
     }
     known = [float(v) for v in values.to_numpy().ravel() if np.isfinite(v)]
@@ -86,15 +86,14 @@ def against_truth(runs: pd.DataFrame, theme: design.Theme) -> dict[str, Any]:
         runs = pd.concat([beyond, rest]).sort_index()
         within = held(runs)
     values = runs[["loss_nats", "loss_true", "loss_bound"]].astype(float)
+    values.loc[runs["loss_alarm"].fillna(False).astype(bool), "loss_bound"] = np.nan  # it does not hold there
     ends = float(values.min().min()) / _ROOM, float(values.max().max()) * _ROOM
     x, y = plot.logarithmic("predicted, nats a token", *ends), plot.logarithmic("true, nats a token", *ends)
     marks = [plot.line(ends, ends, theme.mute, 1.2, "1.5 3")]
-    predicted = values["loss_nats"]
-    marks.append(
-        plot.whiskers(
-            np.column_stack([predicted, predicted, predicted, values["loss_bound"]]).tolist(), theme.mute
-        )
-    )
+    bounded = values.dropna(subset=["loss_bound"])
+    predicted = bounded["loss_nats"]
+    reach = np.column_stack([predicted, predicted, predicted, bounded["loss_bound"]])
+    marks.append(plot.whiskers(reach.tolist(), theme.mute))
     hover = "{1} · run {2}\npredicted {3}, true {4} nats a token\nat most {5}, {6}"
     for good, color, symbol in ((True, theme.accent, "circle"), (False, theme.warn, "diamond")):
         rows = runs[within == good]
@@ -105,7 +104,7 @@ def against_truth(runs: pd.DataFrame, theme: design.Theme) -> dict[str, Any]:
                 queries.label(str(row.run_id)),
                 numbers.small(row.loss_nats),
                 numbers.small(row.loss_true),
-                numbers.small(row.loss_bound),
+                numbers.small(None if row.loss_alarm else row.loss_bound),
                 "a stated factor" if numbers.is_missing(row.loss_fit) else f"fitted on {row.loss_fit}",
             ]
             for row in frames.rows(rows)

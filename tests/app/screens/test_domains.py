@@ -55,8 +55,19 @@ def test_the_sentence_is_that_of_the_data_and_the_head_is_one_click_away(put, op
     assert "Prompts: 2 of prose, 2 of code." in html and "0 heads would be counted" in html
     first = html.split("Heads that change most")[1].split("<tr>")[2]
     assert "layer 0, head 0</a>" in first and "map?run=" in first and "<td>+21</td><td>4</td>" in first
+    assert "of the causal area in <b>prose</b>" in html and "the dense tail left out" in html
     other = open_page("domains", one="code", other="prose").told
     assert "than in <b>prose</b>" in other and "<td>-21</td>" in other
+
+
+def test_a_new_first_domain_leaves_the_second_where_it_is(put, open_page):
+    for number, domain in enumerate(("prose", "prose", "code", "code", "dialog", "dialog"), 1):
+        put(number, domain)
+    page = open_page("domains")
+    page.selectbox(key="one-choice").select("dialog").run()
+    assert page.selectbox(key="other-choicedialog").value == "code" and not page.exception
+    page.selectbox(key="one-choice").select("code").run()
+    assert page.selectbox(key="other-choicecode").value == "prose"
 
 
 def test_one_prompt_a_domain_is_called_an_anecdote(put, open_page):

@@ -54,16 +54,25 @@ def test_a_run_without_a_prediction_says_so_and_keeps_its_evidence(runs, open_pa
 
 def test_a_model_without_a_fit_is_told_and_nothing_is_said_of_the_truth(filled, open_page):
     html = open_page("trust", run="c0de17aa").told
-    assert "a stated factor; the model is not fitted" in html and "no coverage: not fitted" in html
+    assert "a stated factor; the model is not fitted" in html
+    assert "no bound</b><small>the model is not fitted" in html
     assert "at the replayed rows, within" not in html and "◆" not in html.split("Evidence: kept mass")[0]
 
 
 def test_where_the_alarm_rings_no_page_gives_the_bound_as_one(home, record, open_page):
     bundle.write_bundle(replace(record, run=replace(record.run, loss_alarm=True)), home / "spool")
     html = open_page("trust", run=RUN).told
-    assert "no bound</b><small>the fit’s 0.0130 nats does not hold" in html
+    assert "no bound</b><small>rows unlike the fit’s" in html and ">at most<" not in html
     assert "the bound." not in html and "at most 0.0130" not in html
-    assert "rows unlike the fit&#x27;s: no bound" in open_page("routing_map", run=RUN).told
+    assert "no bound: rows unlike the fit’s" in open_page("routing_map", run=RUN).told
+    assert "loss_bound" not in open_page("runs").dataframe[0].value
+
+
+def test_a_bound_that_a_fit_could_not_give_is_told_with_its_reason(home, record, open_page):
+    bundle.write_bundle(replace(record, run=replace(record.run, loss_bound=None)), home / "spool")
+    for page in ("trust", "routing_map"):
+        html = open_page(page, run=RUN).told
+        assert "too few texts, or is of runs routed otherwise" in html and "unlike the fit" not in html
 
 
 def test_the_worst_stretches_are_shown_as_text_and_as_nothing_where_it_was_not_kept(

@@ -388,7 +388,7 @@ def test_the_lens_of_the_predicted_loss_is_there_where_heads_have_a_part(filled,
     assert sum(choice.loss_nats for choice in record.choices) == pytest.approx(record.run.loss_nats)
     bare = open_page("routing_map", run="c0de17aa")
     assert "Predicted loss" not in bare.segmented_control(key="metric-choice").options
-    assert "not fitted: no bound with coverage" in bare.told
+    assert "no bound: the model is not fitted" in bare.told
     asked = open_page("routing_map", run="c0de17aa", metric="loss_nats").told
     assert "only where the model is fitted" in asked
 

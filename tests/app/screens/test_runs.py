@@ -142,7 +142,8 @@ def test_predicted_losses_are_numbers_that_sort_and_no_column_where_no_run_has_o
     waiting, home, record, factory, open_page
 ):
     table = open_page("runs").dataframe[0].value
-    assert sorted(table["loss"]) == [0.006, 0.006] and table["loss_bound"].tolist() == [0.013] * 2
+    assert sorted(table["loss"]) == [0.006, 0.006]
+    assert table["loss_bound"].dropna().tolist() == [0.013]  # the other run's model is not fitted
     assert table.set_index("run")["loss_true"].isna().tolist() == [True, False]
     assert run_table.columns()["loss"]["type_config"]["type"] == "number"
     stored = queries.runs(access().store).assign(loss_nats=np.nan, loss_bound=np.nan, loss_true=np.nan)

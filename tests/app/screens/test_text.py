@@ -70,6 +70,14 @@ def test_a_row_of_the_probe_stands_in_for_a_token_near_it_and_says_so(filled, re
     assert "Trace the token" in open_page("text", run=RUN, **query, scope="all").told
 
 
+def test_cells_of_several_blocks_say_at_least_and_a_part():
+    """A cell holds the largest of its blocks' shares, and counts as read where one of them is."""
+    found = token_lines.of_passages(900, [(2, 3, 0.2)], [(9, 3, 0.1)], 64, "told", "probe.parquet").drawn
+    assert [(one.fate, one.coarse) for one in found] == [("read, all or a part", True), ("dropped", True)]
+    single = token_lines.of_passages(900, [(2, 1, 0.2)], [], 64, "told", "probe.parquet").drawn
+    assert [(one.fate, one.coarse) for one in single] == [("read", False)]
+
+
 def traced_rows(record, position):
     """Head 0 of layer 0 drops key 5; all others read it."""
     keys, weights = np.array([3, 5], "<i4").tobytes(), np.array([0.4, 0.2], "<f4").tobytes()
