@@ -113,11 +113,11 @@ def tokens(first: int, length: int) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes: "812 B", "34 KB", "1.2 MB", "3.4 GB"."""
-    for unit, scale in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
+    """Bytes, in powers of ten: "812 B", "34 kB", "1.2 MB", "3.4 GB"."""
+    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count >= scale:
             value = count / scale
-            return f"{value:.1f} {unit}" if value < 100 and unit != "KB" else f"{value:,.0f} {unit}"
+            return f"{value:.1f} {unit}" if value < 100 and unit != "kB" else f"{value:,.0f} {unit}"
     return f"{count} B"
 
 
