@@ -50,6 +50,12 @@ def certify(
         str | None,
         typer.Option(help="Run and certify a published rule, NAME or NAME=SETTING, such as xattention=0.9."),
     ] = None,
+    served: Annotated[
+        Path | None,
+        typer.Option(
+            help="Run and certify what a checkpoint's config.json serves, or a JSON of our settings."
+        ),
+    ] = None,
     rows: Annotated[int, typer.Option(help="Random rows of each head that are scored exactly.")] = 64,
     rows_at: Annotated[
         list[str] | None,
@@ -82,6 +88,7 @@ def certify(
     """
     report = Reporter()
     plans = {"--attention": attention, "--mask": mask, "--minference": minference, "--method": method}
+    plans["--served"] = served
     given = [name for name, value in plans.items() if value is not None]
     if len(given) > 1:
         raise ConfigError(f"{' and '.join(given)} are different attentions; pass one of them")
@@ -98,6 +105,10 @@ def certify(
 
     read_names(rows_at or ())
     plan = _plan(mask, block_q, block_k, minference, method)
+    if served is not None:
+        from routesparse.engine.certification.served import read_served
+
+        plan = _Plan(served.name, served=read_served(served))
     target = writable_folder(shared_folder.check(out))
     from routesparse.engine.models.token_count import refuse_before_loading
 
@@ -121,7 +132,7 @@ def certify(
         loaded.model,
         plan=plan.of_layer,
         plan_name=plan.name,
-        plan_note=plan.note(loaded.layers, loaded.heads),
+        plan_note=plan.fit(loaded, tokens.tokens),
         rows=rows,
         rows_at=labels,
         confidence=confidence,
@@ -149,6 +160,7 @@ def certify(
     _check_used(found.last)
     asked: dict[str, Any] = {"attention": attention, "method": method, "plan": plan.name}
     asked |= {"block_q": block_q, "block_k": block_k, "rows_at": labels or None}
+    asked["served"] = None if served is None else found.last.plan_note
     asked["router"] = None if plan.config is None else plan.config.to_dict()
     if not json_output:
         _print(found.last)
@@ -188,13 +200,37 @@ def _about(loaded: LoadedModel, prompt: Prompt, asked: dict[str, Any], *, keep_t
 class _Plan:
     """What serves the model and what it reads; nothing of either where the model's own attention is certified."""
 
-    def __init__(self, name: str | None = None, router: Any = None, routed: bool = False) -> None:
-        self.name, self._router, self._routed = name, router, routed
+    def __init__(
+        self, name: Any = None, router: Any = None, routed: bool = False, served: Any = None
+    ) -> None:
+        self.name, self._router, self._served = name, router, served
+        self._routed = routed or isinstance(served, dict)
         self.config: RouterConfig | None = None  # of our router, once it serves
         # A router knows the row plan of the layer that it has just served.
-        self.of_layer = None if router is None else lambda layer: router.plan
+        unplanned = self._routed or (router, served) == (None, None)
+        self.of_layer = None if unplanned else lambda layer: self._router.plan
 
-    def note(self, layers: int, heads: int) -> str | None:
+    def fit(self, loaded: LoadedModel, tokens: int) -> str | None:
+        """Make what a checkpoint serves at this length; what the report says beside the plan. Errors: ConfigError."""
+        if self._served is None or self._routed:
+            return self._note(loaded.layers, loaded.heads)
+        from routesparse.engine.certification.served import TILE_KEYS
+        from routesparse.engine.lab.rivals.rule import RuleRouter
+        from routesparse.engine.lab.rivals.skip_softmax import SkipSoftmax
+        from routesparse.engine.runtime.transformers import attention_modules
+
+        names = {module: name for name, module in loaded.model.named_modules()}
+        modules = [(module.layer_idx, names[module]) for module in attention_modules(loaded.model)]
+        threshold, dense = self._served.of(tokens, modules)
+        self._router = RuleRouter(SkipSoftmax(threshold, TILE_KEYS, dense), extras=False)
+        return (
+            f"{self.name} serves skip-softmax at threshold {threshold:.3g} ({self._served.told} over {tokens:,} "
+            f"tokens), {len(dense)} of {loaded.layers} layers dense. It ran on our kernel, in the 128 x {TILE_KEYS} "
+            "tiles of NVIDIA's Triton kernel, the diagonal always read; other kernels have other tiles, and a server "
+            "that batches or chunks prompts may divide by another length"
+        )
+
+    def _note(self, layers: int, heads: int) -> str | None:
         """How many of the model's heads a file of head patterns leaves out. Errors: ConfigError."""
         rule: Any = getattr(self._router, "rule", None)
         filled = rule.filled(layers, heads) if hasattr(rule, "filled") else 0
@@ -217,13 +253,19 @@ class _Plan:
                 from routesparse.engine.models.load import revision_of_model
                 from routesparse.engine.runtime.route import route
 
-                self.config = default_config(next(model.parameters()).is_cuda, break_even_tokens=0)
-                if (fit := fitted.of_model(revision_of_model(model))) is not None:
+                ours = {"break_even_tokens": 0} if self._served is None else self._served
+                self.config = default_config(next(model.parameters()).is_cuda, **ours)
+                # A server has the head floors of its settings, and no others.
+                if self._served is None and (fit := fitted.of_model(revision_of_model(model))) is not None:
                     self.config = fit.floored(self.config)
-                stack.enter_context(route(model, self.config))
+                trace = stack.enter_context(route(model, self.config))
             elif self._router is not None:
                 stack.enter_context(routed_by(model, self._router))
             yield
+            if self._routed and self._served and not trace.record().run.routed:
+                raise ConfigError(
+                    f"{self.name} serves this prompt dense; pass a longer one, or break_even_tokens"
+                )
 
 
 def _plan(

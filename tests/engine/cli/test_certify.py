@@ -197,6 +197,56 @@ def test_our_own_router_is_certified_and_listed_and_exported(told, run, model, h
     assert read_certificate(home / "spool" / row.run_id) == made
 
 
+@pytest.fixture
+def served(tmp_path):
+    """A checkpoint's folder of this scale factor; its format: certification/test_served.py."""
+
+    def write(factor=400, **more):
+        group = {"algorithm": "skip_softmax", "threshold_scale_factor": {"prefill": factor}, **more}
+        values = {"sparse_attention_config": {"config_groups": {"group_0": group}}}
+        (tmp_path / "config.json").write_text(json.dumps(values))
+        return tmp_path
+
+    return write
+
+
+def test_what_a_checkpoint_serves_is_run_and_certified(told, served, tmp_path):
+    text = "z" * 128 + "the lazy dog " * 10 + "QQQQ XXXX " * 60  # in layer 0 no later row looks at the z's
+    (tmp_path / "changing.txt").write_text(text)
+    folder = served(0.9 * len(text), ignore=["model.layers.1.self_attn"])
+    code, found, err = told("--prompt", tmp_path / "changing.txt", "--served", folder, "--rows", 32)
+    assert code == 0, err
+    assert found["verdict"]["level"] == "differs" and found["run"]["disagreement"] < 1e-4
+    assert found["dense_layers"] == [1] and found["layers"][1]["mass"] == pytest.approx(1.0)
+    assert 0.5 < found["layers"][0]["mass"] < 0.98
+    (line,) = (one for one in found["verdict"]["findings"] if "serves skip-softmax" in one)
+    assert "at threshold 0.899 (" in line and "1 of 2 layers dense" in line and "128 x 128 tiles" in line
+    assert json.loads(read_certificate(Path(found["bundle"])).certificate.config_json)["served"] == line
+
+
+def test_served_settings_of_ours_are_certified_as_they_stand(told, served, tmp_path):
+    path = tmp_path / "ours.json"
+    path.write_text(json.dumps({"price": 0.5, "break_even_tokens": 0}))
+    code, found, err = told("--served", path, "--rows", 8)
+    assert code == 0, err
+    assert found["function"] == "routesparse" and found["plan"] is None
+    router = json.loads(read_certificate(Path(found["bundle"])).certificate.config_json)["router"]
+    assert (router["price"], router["break_even_tokens"]) == (0.5, 0)
+    path.write_text(json.dumps({"break_even_tokens": 4096}))
+    assert_one_line(
+        told("--served", path, "--rows", 8), "ours.json serves this prompt dense; pass a longer one"
+    )
+    assert_one_line(told("--served", served(ignore=["*"])), "left all 2 layers dense")
+    assert_one_line(told("--served", served(ignore=["layers.0"])), "'layers.0' names no attention layer")
+    assert_one_line(told("--served", served(steps=5)), "group_0.steps is 5, it must be left out")
+    assert_one_line(told("--served", served(), "--method", "window"), "pass one of them")
+
+
+def assert_one_line(answer, line):
+    code, found, err = answer
+    assert code == 2 and found is None and line in err.splitlines()[-1]
+
+
 def test_what_cannot_be_written_is_said_before_the_model_is_loaded(told, tmp_path):
     (tmp_path / "file").touch()
     code, found, err = told("--out", tmp_path / "file")

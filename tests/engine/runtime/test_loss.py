@@ -168,6 +168,17 @@ def test_certify_tells_the_loss_of_anybodys_attention(run, loaded, home, tmp_pat
         found[name] = json.loads(out)["loss"]
     assert found["own"]["loss_nats"] < 1e-6 < found["window"]["loss_nats"]
     assert {one["replayed_rows"] for one in found.values()} == {64}
+    changing = (
+        "z" * 128 + "the lazy dog " * 10 + "QQQQ XXXX " * 60
+    )  # in layer 0 no later row looks at the z's
+    (tmp_path / "ship.txt").write_text(changing)
+    group = {"algorithm": "skip_softmax", "threshold_scale_factor": 0.9 * len(changing)}
+    (tmp_path / "config.json").write_text(json.dumps({"sparse_attention_config": group}))
+    code, out, err = run(*shared, "--served", tmp_path, "--json")
+    assert code == 0, err
+    served = json.loads(out)["loss"]
+    assert served["loss_nats"] > 1e-6 and served["loss_bound"] is None
+    (tmp_path / "ship.txt").write_text(TEXT)
     header = HEADER | {"revision": loaded.revision}
     fitted_from(rows("prose", 24), [header], Heads(None, None), name="t", command="c").save(
         home / "fits" / "t.json"

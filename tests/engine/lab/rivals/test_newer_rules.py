@@ -20,8 +20,8 @@ def spans(n, block):
     return [range(start, min(start + block, n)) for start in range(0, n, block)]
 
 
-@pytest.mark.parametrize("threshold", [0.75, 0.9])
-def test_skip_softmax_walks_the_blocks_with_a_running_maximum(view, slow, threshold):
+@pytest.mark.parametrize(("threshold", "tile"), [(0.75, 64), (0.9, 64), (0.9, 128)])
+def test_skip_softmax_walks_the_blocks_with_a_running_maximum(view, slow, threshold, tile):
     q, k, _ = slow.tensors(view)
     logits = (q @ k.transpose(-1, -2) * view.inputs.scale).tolist()
     expected = torch.zeros(
@@ -29,14 +29,16 @@ def test_skip_softmax_walks_the_blocks_with_a_running_maximum(view, slow, thresh
     )
     for head, (i, rows) in itertools.product(range(view.heads), enumerate(spans(view.tokens, view.block_q))):
         running = dict.fromkeys(rows, -math.inf)
-        for j, keys in enumerate(spans(view.tokens, view.block_k)):
+        for j, keys in enumerate(spans(view.tokens, tile)):
+            of_tile = slice(j * tile // view.block_k, (j + 1) * tile // view.block_k)
             for row in rows:
                 seen = [logits[head][row][key] for key in keys if key <= row]
                 if not seen:
                     continue
                 running[row] = max(running[row], max(seen))
-                expected[0, head, i, j] |= max(seen) - running[row] >= math.log(threshold)
-    slow.same(view, SkipSoftmax(threshold)(view), expected)
+                expected[0, head, i, of_tile] |= max(seen) - running[row] >= math.log(threshold)
+    slow.same(view, SkipSoftmax(threshold, tile)(view), expected)
+    assert SkipSoftmax(threshold, tile, frozenset({view.layer}))(view) is None
 
 
 def test_quoka_reads_what_its_strangest_queries_are_most_like(view, slow):
