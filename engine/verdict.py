@@ -231,8 +231,8 @@ def _findings(facts: Facts) -> Iterator[Finding]:
     same, continued = facts.same_tokens, facts.continued_tokens
     if same and continued and 2 * same < continued:  # at 0 it is the next token that differs
         after = f"after {same} of {continued} tokens"
-        told = f"Decoded on, the text parts from dense’s {after}"
-        text = f"{told}, as near-equal odds may do: see the Routing map"
+        told = f"Decoded on, the text parts from dense’s {after}, as it may where two tokens are about equally likely"
+        text = f"{told}: compare both texts in the card “The next token” of the routing map"
         yield Finding("amber", text, f"text parts {after}", "text parts early")
     if facts.mean_error is not None and facts.mean_error > ERROR_LIMIT:
         error = _percent(facts.mean_error)
@@ -389,7 +389,7 @@ def _answer(facts: Facts) -> Finding:
         return Finding("red", f"{told}{kl}: routing changed the answer", "next token differs")
     if facts.kl_nats is not None and facts.kl_nats > KL_LIMIT:
         text = f"Next token as by dense, but the odds moved{kl}"
-        return Finding("amber", text, f"as dense{kl}", "odds moved")
+        return Finding("amber", text, f"odds moved{kl}", "odds moved")
     short = f"as dense{kl}".replace("below ", "< ")  # a cell has no room for more
     return Finding("green", f"Next token as by dense{kl}", short, "next token as dense")
 

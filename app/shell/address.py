@@ -12,13 +12,13 @@ import streamlit as st
 from routesparse.app.ui import states
 
 _LONGEST, _ABSENT, _KEPT = 40, "absent-from-page", "address-bound"
+UNREAD = "nothing on this page has this name"
 
 
 def absent(name: str, value: str, there: str = "") -> None:
-    """The parameter's value is not there. there: what is."""
+    """The parameter's value is not there. there: what is, or why it is not."""
     if value:
-        told = f"{name} {value[:_LONGEST]}" + (f" ({there})" if there else "")
-        st.session_state.setdefault(_ABSENT, {})[name] = told
+        st.session_state.setdefault(_ABSENT, {}).setdefault(name, _told(name, value, there))
 
 
 def names(known: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
@@ -33,9 +33,7 @@ def names(known: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
             kept: dict[str, Any] = st.session_state.setdefault(_KEPT, {})
             place = st.empty()
             told = st.session_state[_ABSENT] = {
-                name: f"{name} {asked[name][0][:_LONGEST]} (this page knows no {name})"
-                for name in asked
-                if name not in known.split()
+                name: _told(name, asked[name][0], UNREAD) for name in asked if name not in known.split()
             }
             draw()
             for name in fresh:
@@ -44,18 +42,22 @@ def names(known: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
                     if not all(_is_among(text, value) for text in asked[name]):
                         kept[name] = asked[name][0][:_LONGEST], value
             told |= {
-                name: f"{name} {text}"
+                name: _told(name, text)
                 for name, (text, value) in kept.items()
                 if name in st.session_state and st.session_state[name] == value
             }
             if told:
                 with place:
-                    states.note(f"This address names what is not here: {', '.join(told.values())}.")
+                    states.note(f"This address names what is not here: {'; '.join(told.values())}.")
 
         drawn.known = frozenset(known.split())  # type: ignore[attr-defined]
         return drawn
 
     return decorate
+
+
+def _told(name: str, value: str, there: str = "") -> str:
+    return f"{name}={value[:_LONGEST]}" + (f": {there}" if there else "")
 
 
 def _is_among(text: str, value: Any) -> bool:

@@ -7,6 +7,8 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
+from routesparse.app.shell import address as address_line
+
 
 def go(name: str, **query: str | int) -> None:
     """Leave for another page of the dashboard."""
@@ -36,9 +38,12 @@ def _texts(query: dict[str, str | int]) -> dict[str, str]:
 
 
 def restore(page: str) -> None:
-    """Before a page is drawn: bring back its remembered view if the address holds a head's."""
+    """Before a page is drawn: bring back its remembered view if the address holds a head's, which it does not read."""
     remembered = st.session_state.get("views", {}).get(page)
-    if remembered is not None and any(name in st.query_params for name in ("layer", "head")):
+    named = [name for name in ("layer", "head") if name in st.query_params]
+    for name in named:
+        address_line.absent(name, st.query_params[name], address_line.UNREAD)
+    if remembered is not None and named:
         st.query_params.from_dict(remembered)
         st.rerun()  # widgets that are bound to the address read it before the page is drawn
 

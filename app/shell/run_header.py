@@ -24,7 +24,7 @@ from routesparse.app.ui import numbers, states
 from routesparse.engine.errors import InputError
 from routesparse.engine.export.plain_text import visible
 from routesparse.engine.rows import RunRow
-from routesparse.engine.store import bundle, label_queries, queries
+from routesparse.engine.store import bundle, label_queries, queries, word_queries
 from routesparse.engine.store.owner_view import OwnerView
 
 _USUAL = ("no time limit", "calibration none", "probe exact")  # which a run's line leaves out
@@ -67,6 +67,7 @@ def open_run(store: OwnerView, title: str) -> RunRow | None:
 def header(store: OwnerView, run: RunRow, title: str, head: tuple[int, int] | None = None) -> None:
     """Title, the run in one line, and the verdict on it. head: the layer and head that the page shows first."""
     label = label_queries.label(store, run.run_id)
+    view.number("segment", run.segments), view.number("batch", run.batch)  # some pages read neither
     tab_title(title if head is None else f"L{head[0]} H{head[1]}", label.name or run.prompt_name)
     facts = [
         f"{run.tokens:,} tokens",
@@ -99,9 +100,14 @@ def header(store: OwnerView, run: RunRow, title: str, head: tuple[int, int] | No
             f"This run’s bundle is damaged ({', '.join(cut)}): shown is what the store took in from it before, and no "
             "export can be made. Restore a backup, or analyse the prompt again."
         )
-    if run.routed and run.sparse_units and run.top1_agreement is None:
-        again = {**new_run_address.of_run(run), "from": queries.short_id(store, run.run_id), "dense": "true"}
-        navigate.link("Run it again with dense beside it", "new", **again)
+    again = {**new_run_address.of_run(run), "from": queries.short_id(store, run.run_id)}
+    if not run.routed:
+        told = "Route it anyway" + (
+            "" if word_queries.words(store, run.run_id) else ": choose the prompt again"
+        )
+        navigate.link(told, "new", **{**again, "break_even": 0})
+    elif run.sparse_units and run.top1_agreement is None:
+        navigate.link("Run it again with dense beside it", "new", **{**again, "dense": "true"})
     if run.sweep is not None:
         navigate.link("One setting of a sweep: see the others", "compare", sweep=run.sweep)
     tour.strip(queries.short_id(store, run.run_id))

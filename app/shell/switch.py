@@ -11,11 +11,12 @@ from routesparse.app.shell import address, view
 
 
 def chosen(name: str, allowed: Iterable[str], quiet: Iterable[str] = ()) -> str:
-    """The value of the address, or the first allowed one, which is said unless the address's is among ``quiet``."""
+    """The value of the address, or the first allowed one; that is said, but for a value that became ``quiet`` here."""
     values = list(allowed)
     text = st.query_params.get(name, "")
-    if text not in [*values, *quiet]:
-        address.absent(name, text)
+    drawn = any(str(key).startswith(f"{name}-choice") for key in st.session_state)
+    if text not in values and not (drawn and text in quiet):
+        address.absent(name, text, f"here are {', '.join(values)}")
     return text if text in values else values[0]
 
 

@@ -89,5 +89,5 @@ def number(name: str, size: int, default: int | None = None) -> int | None:
     # Python refuses to read very long numbers.
     if text.isascii() and text.isdigit() and len(text) < 10 and int(text) < size:
         return int(text)
-    address.absent(name, text, f"it has 0 to {size - 1:,}")
+    address.absent(name, text, "only 0 is here" if size == 1 else f"here are 0 to {size - 1:,}")
     return default

@@ -35,8 +35,8 @@ def value_of(name: str, text: str) -> float | str | None:
 def check_size(count: int) -> None:
     """Errors: ConfigError for fewer than two settings, or more than MOST_POINTS."""
     if not 2 <= count <= MOST_POINTS:
-        settings = "setting" if count == 1 else "settings"
-        raise ConfigError(f"a sweep of {count} {settings}: pass from 2 to {MOST_POINTS} different ones")
+        given = "1 value is" if count == 1 else f"{count or 'no'} values are"
+        raise ConfigError(f"{given} given; a sweep needs from 2 to {MOST_POINTS} different ones")
 
 
 def newest(jobs: Sequence[Job]) -> list[Job]:

@@ -131,7 +131,7 @@ def test_running_again_keeps_the_price_of_a_target_that_is_gone(
     address = {"quality": quality} if price is None else {"quality": quality, "price": price}
     page = open_page("new_run", source="Paste", **address)
     page.text_area(key="pasted").set_value(TEXT).run()
-    assert ("names what is not here: quality gone-kl." in page.told) == (quality == "gone-kl")
+    assert ("names what is not here: quality=gone-kl." in page.told) == (quality == "gone-kl")
     page.button(key="submit").click().run()
     (job,) = queue.jobs()
     request = RunRequest.from_json(job.request_json)

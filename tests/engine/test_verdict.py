@@ -221,6 +221,7 @@ def test_a_kl_has_digits_enough_for_the_limits_and_fits_a_column(kl, shown):
     found = verdict(replace(GOOD, kl_nats=kl)).findings[1]
     assert found.text == f"Next token as by dense, KL {shown}"
     assert found.short.startswith("as dense, KL ") and len(found.short) <= 27
+    assert verdict(replace(GOOD, kl_nats=0.1869)).short == "odds moved, KL 0.1869 nats"
 
 
 def test_a_record_has_the_verdict_of_its_facts(factory):

@@ -180,7 +180,7 @@ def answer(rows: pd.DataFrame, error: Error, by: str, below: float | None) -> tu
 
 def _setting(row: pd.Series, error: Error) -> str:
     speedup = row["speedup"]
-    faster = "" if numbers.is_missing(speedup) else f", dense takes {numbers.times(speedup)} as long"
+    faster = "" if numbers.is_missing(speedup) else f", speedup {numbers.times(speedup)}"
     return (
         f"<b>{row['letter']}, {escape(str(row['side']))}</b>: {error.name} {error.text(row[error.column])}, reads "
         f"{numbers.share(row['density'])} of the causal area, prefill {numbers.millis(row['total_ms'])}{faster}"

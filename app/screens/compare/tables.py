@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from html import escape
 from typing import Any
@@ -84,7 +85,7 @@ def sides_html(sides: Sides, rows: pd.DataFrame, times: Mapping[str, str]) -> st
         "KL, nats": glossary.heading("KL, nats", "answer"),
         "error": glossary.heading("error, mean", "error"),
         "against": '<th class="l">prefill against the baseline</th>',
-        "speedup": "<th>dense takes</th>",
+        "speedup": glossary.heading("speedup", "speedup"),
         "sparse": "<th>sparse units</th>",
         "conformal": "<th>conformal ≥ τ</th>",
         "uncertified": "<th>mass not certified</th>",
@@ -99,7 +100,8 @@ def sides_html(sides: Sides, rows: pd.DataFrame, times: Mapping[str, str]) -> st
     void += [] if rows["loss_nats"].notna().any() else ["loss, nats"]
     shown = [name for name in _COLUMNS if name not in (*same, *void)]
     # Named one by one too, for a phone's window, which has no room for a row of headings.
-    lines = [[made[name].replace("<td", f'<td data-of="{name}"', 1) for name in shown] for made in cells]
+    td = {name: f'<td data-of="{re.sub("<a.*|<[^>]*>", "", heads.get(name, name))}"' for name in shown}
+    lines = [[made[name].replace("<td", td[name], 1) for name in shown] for made in cells]
     told = {name: cells[0][name].partition(">")[2].removesuffix("</td>") for name in same}
     alike = " · ".join(f"{name} {value}" for name, value in told.items() if value != "–")
     note = f'<div class="rs-note">The same for all: {alike}</div>' if alike else ""

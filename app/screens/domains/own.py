@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -87,15 +89,41 @@ def missing(opened: Access, others: pd.DataFrame, shown: pd.DataFrame) -> None:
         kept = word_queries.words(opened.store, row["run_id"])
         if kept is not None:
             texts.append((row["domain"], decode_prompt(kept.text.encode(), row["prompt_name"])))
-    model = here(like)
-    if (
-        texts
-        and model is not None
-        and st.button(
-            f"Run {numbers.several(len(texts), 'missing prompt')} with these settings", key="make-missing"
-        )
-    ):
-        _submit(opened, model, like, texts, int(shown["tokens"].median()))
+    model, tokens = here(like), int(shown["tokens"].median())
+    if not texts or model is None:
+        return
+    new, active, why = _to_run(opened, model, like, texts, tokens)
+    # As code: names are a reader's, and help is Markdown.
+    named = [f"`{text.name.replace('`', '')}`" for _, text in new[:3]]
+    named += [f"{len(new) - 3:,} more"] if len(new) > 3 else []
+    label = f"Run {numbers.several(len(new), 'missing prompt')} with these settings"
+    if _pressed(label, "make-missing", new, active, why, help=", ".join(named)):
+        _submit(opened, model, like, new, tokens)
+
+
+def _to_run(
+    opened: Access, model: str, like: pd.Series | None, texts: Sequence[Text], tokens: int
+) -> tuple[list[Text], int, str]:
+    """Texts that are long enough and not active with these settings; how many are active; why none can be run."""
+    try:
+        if tokens > (most := most_tokens(model)):
+            raise InputError(f"{tokens:,} tokens are more than this model reads, {most:,}")
+        long = [one for one in texts if holds(model, one[1].text, int(tokens / _LONGER))]
+        asked = [replace(request(model, like, of, text.name), owner=opened.queue.owner) for of, text in long]
+    except InputError as error:
+        return [], 0, f"{error}."
+    jobs = {job.request_json for job in opened.queue.jobs(("queued", "running"), 1_000)}
+    new = [one for one, wish in zip(long, asked, strict=True) if wish.to_json() not in jobs]
+    return new, len(long) - len(new), "" if long or not texts else f"No text has {tokens:,} tokens."
+
+
+def _pressed(label: str, key: str, new: list[Text], active: int, why: str, **look: Any) -> bool:
+    """A button that queues the new texts, and beside it why it can't, or how many are active already."""
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        pressed = st.button(label, key=key, disabled=bool(why) or not new, **look)
+        waits = f"{numbers.several(active, 'text')} queued or running: see Runs." if active else ""
+        elements.note(why or waits)
+    return pressed and not why and bool(new)  # the second of two quick clicks comes when it is disabled
 
 
 def card(opened: Access, like: pd.Series | None) -> None:
@@ -117,31 +145,26 @@ def card(opened: Access, like: pd.Series | None) -> None:
         texts, problems = read([(file.name, file.getvalue()) for file in files])
         for line in problems:
             states.field_error(line)
-        counts = pd.Series([domain for domain, _ in texts], dtype=object).value_counts()
+        new, active, why = _to_run(opened, models[name], like, texts, int(tokens))
+        short = 0 if why else len(texts) - len(new) - active
+        counts = pd.Series([domain for domain, _ in new], dtype=object).value_counts()
         if len(counts):
-            elements.note(
-                ", ".join(f"{domain}: {numbers.several(n, 'text')}" for domain, n in counts.items())
-            )
-        ready = len(counts) > 1 and not problems
-        if files and len(counts) < 2:
-            elements.note("Two domains are needed: two folders with texts, in one folder.")
+            elements.note(", ".join(f"{one}: {numbers.several(n, 'text')}" for one, n in counts.items()))
+        if problems:
+            why = f"First mend what is said above: {numbers.several(len(problems), 'problem')}."
+        elif files and not (why or active) and len(counts) < 2:
+            why = "Two domains are needed: two folders with such texts, in one folder."
         settings = "Settings: those of the runs above" if like is not None else "Default settings"
-        absent = (
-            ""
-            if like is None or known
-            else f" Their model, {like['model']}, is not on this machine: see Models."
-        )
+        absent = "" if like is None or known else f" Their model, {like['model']}, is not here: see Models."
         cut = f"Texts are cut to their first {int(tokens):,} tokens; those below {int(tokens / _LONGER):,} are left out"
-        elements.note(f"{settings}. {cut}.{absent}")
-        label = f"Run {numbers.several(len(texts), 'text')}" if texts else "Run them"
-        if st.button(label, type="primary", disabled=not ready, key="own-run"):
-            _submit(opened, models[name], like, texts, int(tokens))
-        if short := st.session_state.pop("domains-short", 0):
-            states.note(f"{numbers.several(short, 'text')} left out: too short for that many tokens.")
-        if active := _active(opened):
-            boundary.timed(_progress, _EVERY_S)(active)
+        elements.note(f"{settings}. {cut}{f': {short}' if short else ''}.{absent}")
+        label = f"Run {numbers.several(len(new), 'text')}" if texts else "Run them"
+        if _pressed(label, "own-run", new, active, why, type="primary"):
+            _submit(opened, models[name], like, new, int(tokens))
+        if sweeps := _active(opened):
+            boundary.timed(_progress, _EVERY_S)(sweeps)
         for ended in jobs_view.cancelled(opened.queue):
-            if ended not in active:
+            if ended not in sweeps:
                 jobs_view.sweep_line(opened.queue, opened.queue.sweep(ended), link=False)
 
 
@@ -171,18 +194,11 @@ def read(files: Sequence[tuple[str, bytes]]) -> tuple[list[Text], list[str]]:
 
 
 def _submit(opened: Access, model: str, like: pd.Series | None, texts: Sequence[Text], tokens: int) -> None:
-    """Queue a job for each text that is long enough, cut to one length."""
+    """Queue a job for each text, cut to one length."""
     try:
-        if tokens > (most := most_tokens(model)):
-            raise InputError(f"{tokens:,} tokens are more than this model reads, {most:,}")
         with st.spinner("Cutting the texts"):
-            long = [
-                (domain, text) for domain, text in texts if holds(model, text.text, int(tokens / _LONGER))
-            ]
-            parts = [part_of(model, text.text, tokens, "first") for _, text in long]
-        asked = [request(model, like, domain, text.name) for domain, text in long]
-        if not asked:
-            raise InputError(f"no text has {tokens:,} tokens; ask for fewer")
+            parts = [part_of(model, text.text, tokens, "first") for _, text in texts]
+        asked = [request(model, like, domain, text.name) for domain, text in texts]
         if len(asked) == 1:
             opened.queue.submit(asked[0], parts[0])
         else:
@@ -190,5 +206,4 @@ def _submit(opened: Access, model: str, like: pd.Series | None, texts: Sequence[
     except RouteSparseError as error:
         states.field_error(f"{error}. Nothing was queued; what you entered is still here.")
         return
-    st.session_state["domains-short"] = len(texts) - len(asked)
     st.rerun()

@@ -9,12 +9,12 @@ from typing import Literal
 
 import streamlit as st
 
-from routesparse.app.screens.new_run import problems, prompt_input, settings, what_it_takes
+from routesparse.app.screens.new_run import problems, prompt_input, settings
 from routesparse.app.screens.new_run.problems import Fix, Problem
 from routesparse.app.screens.new_run.settings import Settings
-from routesparse.app.shell import address, identity, navigate, switch
+from routesparse.app.shell import address, identity, navigate, switch, what_it_takes
 from routesparse.app.shell.access import Access, access
-from routesparse.app.shell.jobs_view import live_workers, worker_note
+from routesparse.app.shell.jobs_view import worker_note
 from routesparse.app.shell.session_memory import remembered
 from routesparse.app.ui import elements, numbers, states
 from routesparse.engine.calibration.artifact import load_calibration
@@ -121,7 +121,7 @@ def _take(
     seen = None
     if asked.requests and size.tokens <= size.max_tokens:
         # What is varied changes neither the break-even nor the least limit.
-        devices = [worker.device for worker in live_workers(opened.queue) if worker.device is not None]
+        devices = what_it_takes.live_devices(opened)
         seen = what_it_takes.outlook(asked.requests[0], size, devices)
         routed = seen.routes(size.tokens)
         works = [(n, one.tokens, seen.routes(one.tokens)) for n, one in zip(prompt_bytes, sizes, strict=True)]

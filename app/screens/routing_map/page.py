@@ -68,8 +68,8 @@ def render() -> None:
         below = [
             f"{run.tokens:,} tokens are below break-even, the length from which routing is predicted to pay: dense "
             "attention ran untouched, without a probe.",
-            f"Prefill took {numbers.millis(run.total_ms)}. Analyse a longer prompt to see routing, "
-            "or run it again with break-even 0.",
+            f"Prefill took {numbers.millis(run.total_ms)}. Analyse a longer prompt to see routing, or route it anyway, "
+            "with break-even 0: the link above.",
         ]
         states.undecided(run.routed, below)
         return

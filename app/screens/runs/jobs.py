@@ -10,11 +10,12 @@ import streamlit as st
 
 from routesparse.app.shell import boundary, jobs_view, navigate, new_run_address, setting_words, verdict_bar
 from routesparse.app.shell.access import Access, access
+from routesparse.app.shell.what_it_takes import of_job
 from routesparse.app.ui import elements, numbers, states, tables
 from routesparse.app.ui.states import wrong
 from routesparse.engine.errors import InputError, RouteSparseError, StoreError
 from routesparse.engine.jobs import log
-from routesparse.engine.jobs.estimate import Estimate, job_estimate, preparation_estimate
+from routesparse.engine.jobs.estimate import Estimate, preparation_estimate
 from routesparse.engine.jobs.job import STAGES, FailureKind, Job
 from routesparse.engine.jobs.kinds import Preparation, read_request
 from routesparse.engine.jobs.queue import JobQueue
@@ -227,7 +228,10 @@ def _facts(queue: JobQueue, job: Job, request: Request, past: Estimate | None) -
 
 def _estimate(opened: Access, job: Job, request: Request) -> Estimate | None:
     if isinstance(request, RunRequest):
-        return job_estimate(opened.queue, request, job.prompt_bytes)
+        try:
+            return of_job(opened, request, job)
+        except InputError:
+            return None  # the job's own failure says what is wrong
     assert isinstance(request, Preparation)
     return preparation_estimate(opened.queue, request)
 

@@ -113,6 +113,7 @@ def request_of(run: RunRow, position: int) -> RunRequest:
         calibration=run.calibration,
         domain=run.domain,
         label=run.prompt_name,
+        audit=run.audit_depth,
         trace=str(position),
         owner=run.owner,
     )

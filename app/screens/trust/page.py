@@ -31,7 +31,7 @@ from routesparse.engine.store.owner_view import OwnerView
 MOST_UNITS = 20_000
 
 
-@address.names("run layer head segment batch tour scope domain details claim by metric")
+@address.names("run layer head batch tour scope domain details claim by metric")
 def render() -> None:
     """Draw the page of the run or of the certificate that the address names."""
     navigate.restore("trust")

@@ -35,7 +35,8 @@ def test_two_runs_of_the_same_prompt_are_paired(three, open_page):
     page = open_page("compare", runs=f"{RUN},{AGAIN}", baseline=RUN)
     html = page.told
     assert "Paired: all runs are of the same prompt" in html
-    assert "one run, noise not measured" in html and "as fast" not in html, "no ratio without noise"
+    assert "one run, noise not measured" in html and "as fast;" not in html, "no ratio without noise"
+    assert ">speedup<a" in html and 'data-of="speedup"' in html and 'data-of="error, mean"' in html
     assert "What differs, head by head" in html
     assert any("difference" in one.proto.id for one in page.get("bidi_component"))
     assert "These are different prompts" not in html
@@ -47,7 +48,7 @@ def test_different_prompts_are_compared_unpaired_and_it_says_so(three, open_page
     html = open_page("compare", runs=f"{RUN},{CODE}").told
     assert "Unpaired: the prompts differ" in html and "<br>unpaired" in html
     assert "<br>paired" not in html and "These are different prompts" in html
-    assert "as fast" not in html and "The cheapest setting" not in html, "other text takes another time"
+    assert "as fast;" not in html and "The cheapest setting" not in html, "other text takes another time"
 
 
 def test_a_mixed_set_names_the_unpaired_ones(three, open_page):
@@ -137,7 +138,7 @@ def test_senseless_addresses_fall_back(three, open_page):
     page = open_page("compare", runs=f"{RUN},{AGAIN}", **query)
     html = page.told
     assert "What differs, head by head" in html
-    assert "segment 9 (it has 0 to 1)" in html and "baseline ²" in html and "by x" in html
+    assert "segment=9: here are 0 to 1" in html and "baseline=²" in html and "by=x" in html
 
 
 def test_sides_are_named_by_what_differs(three, open_page):

@@ -57,7 +57,11 @@ def test_the_sentence_is_that_of_the_data_and_the_head_is_one_click_away(put, op
     assert "layer 0, head 0</a>" in first and "map?run=" in first and "<td>+21</td><td>4</td>" in first
     assert "of the causal area in <b>prose</b>" in html and "the dense tail left out" in html
     other = open_page("domains", one="code", other="prose").told
-    assert "than in <b>prose</b>" in other and "<td>-21</td>" in other
+    assert (
+        "than in <b>prose</b>" in other and "<td>-21</td>" in other and "names what is not here" not in other
+    )
+    assert "other=prose: here are code" in open_page("domains", one="prose", other="prose").told
+    assert "one=mars: here are prose, code" in open_page("domains", one="mars").told
 
 
 def test_a_new_first_domain_leaves_the_second_where_it_is(put, open_page):
@@ -76,7 +80,7 @@ def test_one_prompt_a_domain_is_called_an_anecdote(put, open_page):
 
 
 def test_other_settings_are_not_compared_and_one_click_makes_the_missing_runs(
-    demo_home, put, open_page, queue, monkeypatch
+    demo_home, put, open_page, queue, monkeypatch, record
 ):
     monkeypatch.setattr(checks, "check", lambda tables: None)  # of runs as short as their text
     model = {
@@ -90,7 +94,11 @@ def test_other_settings_are_not_compared_and_one_click_makes_the_missing_runs(
     page = open_page("domains")
     assert "Not compared, though of this model: 1 without a domain, 1 of other settings" in page.told
     assert "<bdi>law</bdi>" not in page.told
+    twin = open_page("domains")
+    assert page.button(key="make-missing").help == f"`{record.run.prompt_name}`"
     page.button(key="make-missing").click().run()
+    assert page.button(key="make-missing").disabled and "1 text queued or running" in page.told
+    assert not twin.button(key="make-missing").click().run().exception, "the second of two quick clicks"
     (job,) = queue.jobs()
     asked = RunRequest.from_json(job.request_json)
     assert (asked.domain, asked.price, asked.model) == ("law", 0.5, "demo")
@@ -147,6 +155,12 @@ def test_own_texts_are_named_by_their_folders_and_queued_together(demo_home, ope
         0
     }
     assert "6 texts" in page.told and "domains, 0 of 6 done" in page.told
+    page.file_uploader(key="domain-texts").set_value(
+        [*files, ("mine/law/3.txt", b"short", "text/plain")]
+    ).run()
+    assert "6 texts queued or running" in page.told and "those below 243 are left out: 1." in page.told
+    page.file_uploader(key="domain-texts").set_value([*files, ("a/law/b.txt", b"\0", "text/plain")]).run()
+    assert page.button(key="own-run").disabled and "First mend what is said above: 1 problem" in page.told
 
 
 @pytest.mark.parametrize(

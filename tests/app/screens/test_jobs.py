@@ -50,7 +50,7 @@ def test_running_job_shows_layer_elapsed_and_when_it_is_far_over_its_estimate(
     assert "route and execute: layer 3 of 8" in html and "elapsed" in html and "no estimate yet" in html
     assert "No worker is running" not in html, "its lease says that one is"
     monkeypatch.setattr(jobs_view, "elapsed_s", lambda job: 240.0)
-    monkeypatch.setattr(jobs_card, "job_estimate", lambda *_: Estimate(1.0, 2.0, 3))
+    monkeypatch.setattr(jobs_card, "of_job", lambda *_: Estimate(1.0, 2.0, 3))
     html = open_page("runs", job=submitted).told
     assert "Far over the estimate: 4 min 00 s so far, where 3 earlier jobs took" in html
     assert "worker last reported" in html and "s ago" in html

@@ -57,6 +57,12 @@ def test_a_head_opens_with_reason_probe_candidates_claims_text_and_other_runs(
     assert not page.get("plotly_chart") and not page.markdown
 
 
+def test_a_run_that_stayed_dense_is_routed_by_one_link(home, record, open_page):
+    bundle.write_bundle(replace(record, run=replace(record.run, routed=False)), home / "spool")
+    told = open_page("routing_map").told
+    assert "Route it anyway</a>" in told and f"from={RUN[-8:]}&amp;break_even=0" in told
+
+
 def test_claims_stand_beside_the_audited_truth(filled, record, open_page):
     unit = sparse(record)
     audit = next(a for a in record.audits if (a.layer, a.head, a.segment) == (unit.layer, unit.head, 0))
@@ -185,7 +191,7 @@ def test_senseless_addresses_fall_back(filled, open_page):
 
 def test_what_the_run_has_not_is_named_and_not_silently_another(filled, open_page):
     html = open_page("routing_map", run=RUN, layer="<b>9</b>", head="2", segment="7").told
-    told = "layer &lt;b&gt;9&lt;/b&gt; (it has 0 to 3), segment 7 (it has 0 to 1)"
+    told = "layer=&lt;b&gt;9&lt;/b&gt;: here are 0 to 3; segment=7: here are 0 to 1"
     assert f"This address names what is not here: {told}." in html
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from routesparse.app.screens.new_run import what_it_takes
 from routesparse.app.screens.new_run.prompt_input import MOST_PROMPTS
-from routesparse.app.shell import new_run_address
+from routesparse.app.shell import new_run_address, what_it_takes
 from routesparse.app.ui import numbers
 from routesparse.engine import paths
 from routesparse.engine.calibration.artifact import load_calibration
@@ -273,6 +272,19 @@ def test_estimates_come_from_runs_of_the_same_device_audit_and_state_only(
     assert "prefill of 1 stored run like this on CPU, 2 cores" in page.told
 
 
+def test_form_and_job_count_the_same_earlier_jobs(demo_home, record, factory, open_page, queue):
+    for routed in (False, True, True):
+        queue.submit(RunRequest(audit="rows"), TEXT)
+        claim = queue.claim("worker-1")
+        made = factory.rename(record, claim.run_id)
+        bundle.write_bundle(replace(made, run=replace(made.run, routed=routed)), demo_home / "spool")
+        queue.finish(claim, claim.run_id)
+    for break_even, told in ((1_000_000, "1 earlier job"), (0, "2 earlier jobs")):
+        form = paste(open_page("new_run", source="Paste", break_even=str(break_even)))
+        job = queue.submit(RunRequest(audit="rows", break_even=break_even), TEXT)
+        assert f"from {told} like this" in form.told and f", from {told}<" in open_page("runs", job=job).told
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [(b"\xff\xfe broken", "is not UTF-8"), (b"", "is empty"), (b"a\0b", "is binary")],
@@ -395,7 +407,7 @@ def test_only_the_bundled_model_and_those_in_the_models_folder_are_offered(demo_
     page = paste(open_page("new_run", source="Paste", with_model="/etc"))
     box = page.selectbox(key="with_model")
     assert box.options == ["demo", "copy"] and box.value == "demo"
-    absent = "names what is not here: with_model /etc."
+    absent = "names what is not here: with_model=/etc."
     assert absent in page.told
     page.selectbox(key="audit").select("full").run()
     assert absent in page.told

@@ -80,7 +80,7 @@ def test_an_oracle_beside_the_front_is_explained(home, open_page):
 def test_an_address_that_names_nothing_shows_something_else(evaluated, open_page, query):
     text = text_of(open_page("results", **query))
     assert "at 32,768 tokens" in text
-    assert f"names what is not here: {' '.join(*query.items())}." in text
+    assert f"names what is not here: {'='.join(*query.items())}" in text
 
 
 def test_a_broken_file_is_named_and_the_others_stay(evaluated, open_page):

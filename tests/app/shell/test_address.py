@@ -18,15 +18,21 @@ READ = re.compile(
 @pytest.mark.parametrize(
     ("page", "query", "told"),
     [
-        ("new_run", {"model": "xyz"}, "model xyz (this page knows no model)"),
-        ("new_run", {"tau": "abc", "source": "Nowhere"}, "tau abc, source Nowhere"),
-        ("compare", {"run": "xyz"}, "run xyz (this page knows no run)"),
-        ("text", {"run": RUN, "row": "999999"}, "row 999999 (it has 0 to 4,095)"),
-        ("text", {"run": RUN, "at": "7-3"}, "at 7-3"),
-        ("routing_map", {"metric": "<b>", "zoom": "1", "tour": "9"}, "metric &lt;b&gt;"),
-        ("runs", {"level": "foo", "columns": "kl,drop", "model": "gone"}, "columns drop"),
-        ("trust", {"scope": "mine", "details": "7"}, "scope mine"),
-        ("terms", {"term": "zz"}, "term zz"),
+        ("new_run", {"model": "xyz"}, "model=xyz: nothing on this page has this name"),
+        ("new_run", {"tau": "abc", "source": "Nowhere"}, "tau=abc; source=Nowhere"),
+        ("compare", {"run": "xyz"}, "run=xyz: nothing on this page has this name"),
+        ("text", {"run": RUN, "row": "999999"}, "row=999999: here are 0 to 4,095"),
+        ("text", {"run": RUN, "at": "7-3"}, "at=7-3"),
+        ("routing_map", {"metric": "<b>", "zoom": "1", "tour": "9"}, "metric=&lt;b&gt;"),
+        ("runs", {"level": "foo", "columns": "kl,drop", "model": "gone"}, "columns=drop"),
+        ("trust", {"scope": "mine", "details": "7"}, "scope=mine: here are run, all"),
+        ("trust", {"layer": "-1", "segment": "x"}, "layer=-1: nothing on this page has this name"),
+        ("trust", {"run": RUN, "segment": "0", "batch": "7"}, "has this name; batch=7: only 0 is here"),
+        ("text", {"run": "aa90e1f003", "segment": "99"}, "segment=99: only 0 is here"),
+        ("text", {"run": RUN, "segment": "x"}, "segment=x: here are 0 to 1"),
+        ("compare", {"layer": "-1"}, "layer=-1: nothing on this page"),
+        ("domains", {"layer": "-1", "head": "2"}, "layer=-1: nothing on this page has this name; head=2"),
+        ("terms", {"term": "zz"}, "term=zz"),
     ],
 )
 def test_what_the_address_names_in_vain_is_told(filled, open_page, page, query, told):
@@ -48,7 +54,7 @@ def test_what_the_address_names_in_vain_is_told(filled, open_page, page, query, 
     ],
 )
 def test_a_link_of_ours_is_silent(filled, open_page, page, query):
-    assert "Not here" not in open_page(page, **query).told
+    assert "names what is not here" not in open_page(page, **query).told
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -31,8 +31,8 @@ def test_one_call_queues_a_job_for_each_setting_in_order(queue):
 @pytest.mark.parametrize(
     ("requests", "message"),
     [
-        (of_prices(0.5), "1 setting: pass from 2 to 12"),
-        (of_prices(*(i / 10 for i in range(1, 14))), "13 settings: pass from 2 to 12"),
+        (of_prices(0.5), "1 value is given; a sweep needs from 2 to 12"),
+        (of_prices(*(i / 10 for i in range(1, 14))), "13 values are given; a sweep needs from 2 to 12"),
         (of_prices(0.5, 0.1, 0.5), "are the same"),
     ],
     ids=["one", "thirteen", "equal"],

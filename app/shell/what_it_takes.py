@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pandas as pd
 
+from routesparse.app.shell import jobs_view
 from routesparse.app.shell.access import Access
 from routesparse.app.shell.model_checks import loaded_profile
 from routesparse.app.ui import numbers
 from routesparse.app.ui.states import wrong
 from routesparse.engine.errors import InputError
 from routesparse.engine.jobs.estimate import Estimate, job_estimate, scaled
+from routesparse.engine.jobs.job import Job
 from routesparse.engine.jobs.presence import Device
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.models.token_count import PromptSize
+from routesparse.engine.models.token_count import PromptSize, prompt_size
 from routesparse.engine.profiles.files import stored_for
 from routesparse.engine.profiles.limits import LeastLimit, least_limit
 from routesparse.engine.store import queries
@@ -37,6 +39,11 @@ class Outlook:
     def routes(self, tokens: int) -> bool:
         """Whether the prompt is expected to be routed, and not to run dense untouched."""
         return self.break_even is None or tokens >= self.break_even
+
+
+def live_devices(opened: Access) -> list[Device]:
+    """Of the live workers, as far as they have said. Errors: StoreError."""
+    return [worker.device for worker in jobs_view.live_workers(opened.queue) if worker.device is not None]
 
 
 def outlook(request: RunRequest, size: PromptSize, devices: Sequence[Device]) -> Outlook:
@@ -103,6 +110,14 @@ def time(
         "None like this, of this model and audit, has run on this device: analyse it, or first a short part, "
         "and the next ones have an estimate.",
     )
+
+
+def of_job(opened: Access, request: RunRequest, job: Job) -> Estimate | None:
+    """As ``time`` has it, of a job that waits or runs. Errors: InputError where it can only fail; StoreError."""
+    devices = live_devices(opened)
+    size = prompt_size(request.model, opened.queue.prompts.read(job.id).decode(), request.scaling)
+    alike = _alike(opened, request, outlook(request, size, devices).routes(size.tokens), devices)
+    return job_estimate(opened.queue, request, job.prompt_bytes, set(alike["run_id"]))
 
 
 def _span(estimates: Sequence[Estimate | None], count: int) -> str:
