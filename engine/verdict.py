@@ -341,14 +341,18 @@ def _loss(facts: Facts) -> Finding | None:
         told += ", without a bound: the fit has too few texts, or is of runs routed otherwise"
     if facts.loss_true is not None:
         told += f"; true {_told(facts.loss_true, limit)} at the replayed rows"
-    if value > limit:
-        short = f"loss {_told(value, limit)} above {limit:g}"
+    # What dense attention showed counts above what was foreseen.
+    if (worst := max(value, facts.loss_true or 0.0)) > limit:
+        short = f"loss {_told(worst, limit)} above {limit:g}"
         return Finding("red", f"{told}: above {against}", short, "loss too high")
     short = f"loss {_told(value, limit)}"
     if facts.loss_fit is None:
         return Finding("amber", told, f"{short}, not fitted", "loss not fitted")
     if facts.loss_bound is None or facts.loss_alarm:
         return Finding("amber", told, f"{short}, no bound", "loss unlike the fit")
+    if (facts.loss_true or 0.0) > facts.loss_bound:
+        missed = f"{short}, true {_told(facts.loss_true or 0.0, limit)}"
+        return Finding("amber", f"{told}: beyond its bound", missed, "loss may be too high")
     short = f"{short}, ≤ {_told(facts.loss_bound, limit)}"
     if facts.loss_bound > limit:
         return Finding("amber", f"{told}: may be above {against}", short, "loss may be too high")

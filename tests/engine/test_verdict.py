@@ -251,6 +251,15 @@ LOSSES = {
     ),
     "bound just above": ({"loss_bound": 0.010004}, "amber", "loss may be too high", "at most 0.010004 (95 %"),
     "above": ({"loss_nats": 0.0102}, "red", "loss too high", "above the target 0.01"),
+    "truth within": (
+        {"loss_true": 0.0098},
+        "green",
+        "loss bounded",
+        "true 0.0098 at the replayed rows: within",
+    ),
+    "truth beyond": ({"loss_true": 0.0099}, "amber", "loss may be too high", "beyond its bound"),
+    "truth above": ({"loss_true": 0.0102}, "red", "loss too high", "true 0.0102 at the replayed rows: above"),
+    "truth above, not fitted": ({"loss_fit": None, "loss_true": 0.02}, "red", "loss too high", "true 0.0200"),
     "no target": ({"loss_target": None}, "green", "loss bounded", BOUNDED),
     "no target, bound above": (
         {"loss_target": None, "loss_bound": 0.06},

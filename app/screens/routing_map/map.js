@@ -12,7 +12,8 @@ function geometry(data, width) {
   const fallen = data.times.rows.some((row) => row.fallen) ? FALLEN : 0;
   // In a phone's window cells are as large as a fingertip: what has no room beside them is scrolled to.
   const least = width < NARROW ? TAP : 0, row = Math.max(least, data.row_px);
-  const cell = Math.max(least, ((width - LEFT - RIGHT - column) * GRID_SHARE) / heads), gridRight = LEFT + cell * heads;
+  const inside = width - LEFT - RIGHT - column, beside = width * GAP_SHARE + LEAST_TIMES + fallen;
+  const cell = Math.max(least, Math.min(inside * GRID_SHARE, least ? inside - beside : inside) / heads), gridRight = LEFT + cell * heads;
   const timesLeft = gridRight + column + width * GAP_SHARE;
   const across = least ? Math.max(width, Math.ceil(timesLeft + LEAST_TIMES + fallen + RIGHT)) : width;
   const g = {
@@ -144,8 +145,10 @@ function certificates(data, g) {
 }
 
 function draw(root, data, width) {
-  const g = geometry(data, width);
-  root.querySelector(".drawing").innerHTML =
+  const g = geometry(data, width), drawing = root.querySelector(".drawing");
+  if (g.width > width) drawing.tabIndex = 0; // it scrolls sideways, by keys too
+  else drawing.removeAttribute("tabindex");
+  drawing.innerHTML =
     `<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="${escape(data.label)}" width="${g.width}" ` +
     `height="${g.height}" viewBox="0 0 ${g.width} ${g.height}" font-family="${escape(data.theme.font)}">` +
     axis(data, g) + cells(data, g) + certificates(data, g) + times(data, g) + `<path class="dim" fill="${data.theme.panel}" opacity=".8"/>` +

@@ -241,7 +241,7 @@ def _with_losses(choices, loss):
 def _losses(run_id, tokens, dense):
     places = range(0, tokens - 16, max(16, tokens // 4))
     return tuple(
-        LossRow(run_id, 0, place, 16, 0.004 + 1e-6 * place, 0.006 + 2e-6 * place if dense else None)
+        LossRow(run_id, 0, place, 16, 0.004 + 1e-6 * place, 0.006 + 2e-7 * place if dense else None)
         for place in places
     )
 
