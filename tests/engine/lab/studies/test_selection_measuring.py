@@ -131,9 +131,11 @@ def test_what_a_method_learns_on_stands_behind_its_name(loaded, data, tmp_path):
         for wanted in ([f"{name}=0.25"], [f"{name}=0.5"])
     )
     assert first == again and len(first) == len(loaded.model.model.layers)
-    assert np.ptp(first) > 0.01
     (kept,) = tmp_path.iterdir()
     assert kept.name.startswith(f"floors-prose-{LENGTH}")
+    kept.write_text('{"head_floors": [[0.5, -0.5], [0, 0.25]]}')  # what is kept is not learnt again
+    (again,) = bench.usable([f"{name}=0.25"], [LENGTH], data, tmp_path)
+    assert again.options["head_floors"] == ((0.5, -0.5), (0, 0.25))
 
 
 def test_a_task_s_haystack_may_be_another_domain_than_prose(loaded, data):
