@@ -56,8 +56,8 @@ def sentence(
     if len(picked) >= _FEWEST:
         told += _moved(picked, by_domain, more_in, less_in)
     told += (
-        f" Their heads read {numbers.share(area[one])} of the causal area in {one_}, {numbers.share(area[other])} in "
-        f"{other_}, the dense tail left out."
+        f" On average a head reads {numbers.share(area[one])} of the causal area in {one_}, "
+        f"{numbers.share(area[other])} in {other_}, the dense tail left out."
     )
     return told
 
