@@ -43,3 +43,10 @@ def of_run(store: OwnerView, run_id: str) -> Verdict | None:
         of=[run_id],
     )
     return found[0] if found else None
+
+
+def loss_bounds(runs: pd.DataFrame) -> pd.Series:
+    """Bounds of predicted losses that have coverage, as ``RunRow.loss_bounded``, NaN for the others. runs: of
+    queries.runs."""
+    alarmed = runs["loss_alarm"].fillna(False).astype(bool)
+    return runs["loss_bound"].astype(float).where(runs["loss_fit"].notna() & ~alarmed)

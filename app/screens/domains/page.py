@@ -17,6 +17,7 @@ from routesparse.engine.errors import InputError
 from routesparse.engine.stats import domains
 from routesparse.engine.store import domain_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
+from routesparse.engine.store.verdicts import loss_bounds
 
 _LISTED = 6  # heads
 _TOLD = {  # of the columns by domain
@@ -114,7 +115,8 @@ def _comparison(opened: Access, shown: pd.DataFrame, others: pd.DataFrame) -> No
     price = shown["price"].iloc[0]
     lost = words.loss_sentence(fit, price, one, other) if fit and not numbers.is_missing(price) else ""
     told = words.sentence(finding, rows, means, area, one, other)
-    own_loss = words.own_losses({name: _figures(shown[shown["domain"] == name]) for name in (one, other)})
+    measured = {name: _figures(shown[shown["domain"] == name]) for name in names}
+    own_loss = words.own_losses({name: measured[name] for name in (one, other)})
     st.html(f'<div class="rs-concludes"><p role="status">{told}{escape(own_loss)} {escape(lost)}</p></div>')
     elements.sub(words.caveat(finding, counts, one, other) + words.shapeless(found))
     if left := words.left_out(others, shown):
@@ -128,7 +130,7 @@ def _comparison(opened: Access, shown: pd.DataFrame, others: pd.DataFrame) -> No
         _changed(store, rows, means, shown, names, (one, other), theme)
     left_side, right_side = st.columns([1.35, 1], gap="small")
     with left_side:
-        _domains_card(shown, means, names, theme)
+        _domains_card(shown, means, measured, theme)
         if fit is not None:
             beforehand.exchanged_card(fit)
     with right_side:
@@ -253,14 +255,15 @@ def _bar(row: dict[str, Any], theme: design.Theme) -> str:
     return bar + numbers.share(row["density"], 0)
 
 
-def _domains_card(shown: pd.DataFrame, means: pd.DataFrame, names: list[str], theme: design.Theme) -> None:
-    """A line a domain: prompts, what is read, predicted loss, coverage."""
+def _domains_card(
+    shown: pd.DataFrame, means: pd.DataFrame, measured: dict[str, dict[str, Any]], theme: design.Theme
+) -> None:
+    """A line a domain: prompts, what is read, predicted loss, coverage. measured: _figures by domain."""
+    names, counts = list(measured), shown["domain"].value_counts()
     rows = []
-    for name in names:
-        mine, of = shown[shown["domain"] == name], means[means["domain"] == name]
-        rows.append(
-            {"domain": name, "prompts": len(mine), **_figures(mine), **of[heads.PARTS].mean().to_dict()}
-        )
+    for name, figures_of in measured.items():
+        parts = means.loc[means["domain"] == name, heads.PARTS].mean().to_dict()
+        rows.append({"domain": name, "prompts": int(counts[name]), **figures_of, **parts})
     table = pd.DataFrame(rows)
     with elements.card("by-domain", "By domain"):
         columns: dict[str, list[str]] = {
@@ -294,9 +297,7 @@ def _figures(mine: pd.DataFrame) -> dict[str, Any]:
     rang = mine["drift_alarm"].fillna(False).astype(bool) | mine["loss_alarm"].astype(bool)
     count = int(rang.sum())
     judged = int((mine["drift_alarm"].notna() | mine["loss_fit"].notna()).sum())
-    bounded = (
-        mine["loss_bound"].where(mine["loss_fit"].notna() & ~mine["loss_alarm"].astype(bool)).astype(float)
-    )
+    bounded = loss_bounds(mine)
     return {
         "density": mine["density"].mean(),
         "least": mine["density"].min(),

@@ -15,6 +15,7 @@ from routesparse.app.ui.glossary import TERMS
 from routesparse.engine.export.plain_text import visible
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries
+from routesparse.engine.store.verdicts import loss_bounds
 from routesparse.engine.verdict import Verdict
 
 # What is shown at first and fits 1280 pixels; the address may name other columns.
@@ -95,7 +96,6 @@ def rows(
         return runs[name].map(said, na_action="ignore").astype(object).fillna(other)
 
     tau = runs["tau"].map(numbers.threshold)
-    alarmed = runs["loss_alarm"].fillna(False).astype(bool)
     table = pd.DataFrame(
         {
             "prompt": _names(runs, grouped),
@@ -120,7 +120,7 @@ def rows(
             ),
             "kl": runs["kl_nats"].astype(float),
             "loss": runs["loss_nats"].astype(float),
-            "loss_bound": runs["loss_bound"].astype(float).where(runs["loss_fit"].notna() & ~alarmed),
+            "loss_bound": loss_bounds(runs),
             "loss_true": runs["loss_true"].astype(float),
             "same_tokens": runs["same_tokens"].astype(float),
             "first_difference": words("first_difference", "token {:.0f}".format, "none").where(
