@@ -1,8 +1,9 @@
 """The verdicts of EVIDENCE.md computed a second time: pandas and scipy alone, nothing of RouteSparse.
 
-    python data/results/verdicts.py data/results/real/evidence_1.5b_h200.jsonl.gz
+    cd data/results/real; python ../verdicts.py evidence_1.5b_h200.jsonl.gz evidence_domain_1.5b_h200.jsonl.gz
 
-scipy's bootstrap (BCa) over documents; Holm's correction over the family of five, of H3 its mean.
+scipy's bootstrap (BCa) over documents; Holm's correction over the family of five, of H3 its mean. The second file holds
+H2's test by domain.
 """
 
 import sys
@@ -36,14 +37,19 @@ def tested(statistic, *samples):
     return of(*places), low, high, max(2 * min((draws <= 0).mean(), (draws >= 0).mean()), 2e-4)
 
 
-def verdicts(file):
-    """Tests by name: estimate, low, high, p, p after Holm, verdict."""
+def lost(file):
+    """The file's rows with what each lost against dense, and of those of texts which are."""
     rows = pd.read_json(file, lines=True)
     rows = rows[rows.method.notna()].assign(document=lambda r: r.documents.str[0])
     text = rows.task.str.startswith("text:")
     dense = rows[rows.method == "dense"].set_index(AT).nats.rename("exact")
     nats = (rows.nats - rows.join(dense, on=AT).exact) * rows.positions
-    rows["lost"] = rows.kl.where(text, nats)
+    return rows.assign(lost=rows.kl.where(text, nats)), text
+
+
+def verdicts(file, domain_file):
+    """Tests by name: estimate, low, high, p, p after Holm, verdict."""
+    (rows, text), (again, _) = lost(file), lost(domain_file)
     answers, texts, third = (
         pairs(rows[kind], *of)
         for kind, of in ((~text, (FIXED, OURS)), (text, (FIXED, OURS)), (text, (MORE, FALLBACK)))
@@ -57,13 +63,18 @@ def verdicts(file):
     def worst(losses):
         return np.sort(losses)[-round(len(losses) / 10) :].mean()
 
-    other, long = texts.task != "text:prose", texts.length > 16_384
-    plain, by = documents(texts[~other & ~long]), documents(third)
+    again, by = pairs(again, FIXED, OURS), documents(third)
+    new, other, long = again.task != "text:prose", texts.task != "text:prose", texts.length > 16_384
+    plain = texts[~other & ~long]
+    shifts = {
+        "domain": (again[new], again[~new]),
+        "length": (texts[~other & long], plain),
+        "both": (texts[other & long], plain),
+    }
     found = {"H1": tested(lambda x: (x[:, 0] - x[:, 1]).mean(), documents(answers))}
-    for name, which in (("domain", other & ~long), ("length", ~other & long), ("both", other & long)):
-        sums = (documents(texts[which]), plain)
+    for name, cells in shifts.items():
         found[f"H2 {name}"] = tested(
-            lambda x, y: y[:, 1].sum() / y[:, 0].sum() - x[:, 1].sum() / x[:, 0].sum(), *sums
+            lambda x, y: y[:, 1].sum() / y[:, 0].sum() - x[:, 1].sum() / x[:, 0].sum(), *map(documents, cells)
         )
     found["H3"] = tested(lambda x: (x[:, 0] - x[:, 1]).mean(), by)
     family = pd.DataFrame(found, index=["estimate", "low", "high", "p"]).T.sort_values("p")
@@ -75,4 +86,4 @@ def verdicts(file):
 
 
 if __name__ == "__main__":
-    print(verdicts(sys.argv[1]).to_string(float_format="{:.4f}".format))
+    print(verdicts(*sys.argv[1:]).to_string(float_format="{:.4f}".format))
