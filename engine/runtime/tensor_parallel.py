@@ -119,7 +119,8 @@ def ranks_of(model: PreTrainedModel) -> Ranks | None:
             f"this model is spread over a mesh of shape {dict(zip(mesh.mesh_dim_names, mesh.shape, strict=True))}; "
             "only tensor parallelism is routed"
         )
-    return ranks_in(mesh["tp"].get_group(), model)
+    # Before transformers 5.18 a mesh of one dimension has no names.
+    return ranks_in((mesh if mesh.ndim == 1 else mesh["tp"]).get_group(), model)
 
 
 def ranks_in(group: Any, model: PreTrainedModel) -> Ranks:

@@ -157,8 +157,8 @@ def tell_of_replaced(model: PreTrainedModel) -> None:
     name = model.config._attn_implementation
     function = ALL_ATTENTION_FUNCTIONS.get(name)
     package = (getattr(function, "__module__", None) or "").split(".")[0]
-    # kvpress wraps every function that transformers has.
-    if function is not None and package not in ("transformers", "kvpress", "routesparse"):
+    # kvpress wraps every function that transformers has, Ulysses the block's own.
+    if name != NAME and function is not None and package not in ("transformers", "kvpress", "routesparse"):
         warnings.warn(
             f"your attention function {name!r} does not run inside this block, which replaces it; call "
             "set_attn_implementation('sdpa') before the block if that is meant, or certify() to judge yours",
