@@ -102,7 +102,7 @@ HOMES = {
         *("engine/runtime/transformers.py", "engine/runtime/watching.py"),
         *("engine/models/load.py", "engine/models/gguf_server.py"),
         "engine/calibrate/fisher.py",  # gradients want transformers' own attention, which the routed one has not
-        "engine/lab/studies/selection/together.py",
+        *("engine/lab/studies/selection/together.py", "engine/lab/studies/parallel.py"),
     ),
     # The store in a file, how that file is opened and compacted, and the one of many writers.
     "duckdb": ("engine/store/duckdb_file.py", "engine/store/duckdb_store.py", "engine/scale/ducklake.py"),

@@ -1,4 +1,4 @@
-"""``routesparse bench kernel|layer|end-to-end``: speed on a GPU against dense kernels in the same run."""
+"""``routesparse bench kernel``: speed on a GPU against dense kernels in the same run."""
 
 from __future__ import annotations
 
@@ -19,16 +19,11 @@ class Benchmark(StrEnum):
     """What is timed."""
 
     kernel = "kernel"
-    layer = "layer"
-    end_to_end = "end-to-end"
 
 
 def bench(
-    what: Annotated[
-        Benchmark, typer.Argument(help="Attention alone, one layer with deciding, or a prefill.")
-    ],
+    what: Annotated[Benchmark, typer.Argument(help="Attention alone.")],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer lengths.")] = False,
-    segment: Annotated[int, typer.Option(help="Tokens of a routing segment (end-to-end).")] = 131_072,
     seed: Annotated[int, typer.Option(help="Seed of tensors and plans.")] = 0,
     out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
     json_output: JsonFlag = False,
@@ -42,15 +37,9 @@ def bench(
         raise InputError(
             "bench needs a CUDA GPU and this machine shows none; run it where `doctor` lists one"
         )
-    from routesparse.engine.lab.bench import end_to_end, kernel
+    from routesparse.engine.lab.bench import kernel
 
-    report = Reporter()
-    if what is Benchmark.kernel:
-        result = kernel.run(quick, seed, report.line)
-    elif what is Benchmark.layer:
-        result = end_to_end.run_layer(quick, seed, report.line)
-    else:
-        result = end_to_end.run_end_to_end(quick, seed, segment, report.line)
+    result = kernel.run(quick, seed, Reporter().line)
     if out is not None:
         paths.write_json(out, result)
     if json_output:

@@ -1,13 +1,11 @@
-"""Problems of a stated shape and density: tensors, random and published plans, how much arithmetic they hold."""
+"""Problems of a stated shape and density: tensors, random plans, how much arithmetic they hold."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 import torch
 
-from routesparse.engine import paths
 from routesparse.kernels.interface import RowPlan
 from routesparse.kernels.plan.row_plan import areas_of
 
@@ -80,38 +78,6 @@ def random_plan(
         columns=singles,
         block_capacity=min(blocks, int(1.25 * density * blocks) + 64),
     )
-
-
-def published_plans(shape: Shape, seed: int, device: str = "cuda") -> list[RowPlan]:
-    """MInference's published budgets for Llama-3.1-8B, one plan a layer: data/baselines names the source.
-
-    A head's columns are drawn at random; its slashes are the diagonals next to the main one, where they fill the
-    fewest blocks. What the budgets read is theirs, where they read is not: the weights are random.
-    """
-    published = json.loads((paths.DATA / "baselines" / "minference_llama_3.1_8b.json").read_text())
-    rows, blocks = -(-shape.n_tokens // 128), -(-shape.n_tokens // 64)
-    generator = torch.Generator(device).manual_seed(seed)
-    distance = 2 * torch.arange(rows, device=device).unsqueeze(1) - torch.arange(blocks, device=device)
-    plans = []
-    for layer in published["budgets"]:
-        columns, slashes = torch.tensor(layer, device=device).unbind(-1)
-        reach = (slashes + 63) // 64
-        mask = (distance >= 0) & (distance <= reach.view(1, -1, 1, 1))
-        mask[..., 0] = True
-        size = (1, shape.heads, int(columns.max()))
-        plans.append(
-            RowPlan.from_block_mask(
-                mask,
-                shape.n_tokens,
-                shape.n_tokens,
-                128,
-                64,
-                columns=torch.randint(0, shape.n_tokens, size, generator=generator, device=device),
-                column_count=columns.unsqueeze(0),
-                block_capacity=int(reach.max()) + 4,
-            )
-        )
-    return plans
 
 
 def plan_pairs(plan: RowPlan) -> float:

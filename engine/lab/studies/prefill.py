@@ -19,6 +19,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -51,8 +52,7 @@ def main(argv: list[str] | None = None) -> None:
     rows: list[dict[str, Any]] = []
     for tokens in arguments.lengths:
         for domain in arguments.domains:
-            text = "\n\n".join(one.text for one in read_folder(arguments.data / domain / "test"))
-            ids = _ids(loaded, text, arguments.batch, tokens)
+            ids = prompt_ids(loaded, arguments.data / domain / "test", arguments.batch, tokens)
             row = {"tokens": tokens, "batch": arguments.batch, "domain": domain, "beside": arguments.beside}
             with _busy(arguments.beside):
                 row |= measured(loaded.model, ids, arguments.prices, arguments.repeats)
@@ -109,8 +109,9 @@ def _ms(call: Any) -> float:
     return 1e3 * (time.perf_counter() - begun)
 
 
-def _ids(loaded: LoadedModel, text: str, batch: int, tokens: int) -> torch.Tensor:
-    """int64 [batch, tokens]: the text from its start, again and again where it is short."""
+def prompt_ids(loaded: LoadedModel, folder: Path, batch: int, tokens: int) -> torch.Tensor:
+    """int64 [batch, tokens]: the folder's text from its start, again and again where it is short."""
+    text = "\n\n".join(one.text for one in read_folder(folder))
     found = loaded.tokenizer(text[: 16 * batch * tokens], return_tensors="pt", verbose=False).input_ids
     found = found.repeat(1, -(-batch * tokens // found.shape[1]))[:, : batch * tokens]
     return found.reshape(batch, tokens).to(loaded.device)
