@@ -22,7 +22,7 @@ class Benchmark(StrEnum):
 
 
 def bench(
-    what: Annotated[Benchmark, typer.Argument(help="Attention alone.")],
+    what: Annotated[Benchmark, typer.Argument(help="kernel: attention alone.")],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer lengths.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of tensors and plans.")] = 0,
     out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,

@@ -20,6 +20,7 @@ import math
 import os
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from statistics import fmean, median
 from typing import Any
 
@@ -64,7 +65,9 @@ def main(argv: list[str] | None = None) -> None:
     asked = parser.parse_args(argv)
     if ON_GPU:
         torch.cuda.set_device(DEVICE)
-    distributed.init_process_group(device_id=torch.device(DEVICE) if ON_GPU else None)
+    distributed.init_process_group(
+        "nccl" if ON_GPU else "gloo", device_id=torch.device(DEVICE) if ON_GPU else None
+    )
     reference: dict[int, Any] = torch.load(asked.reference) if PROCESSES > 1 else {}
     rows: list[dict[str, Any]] = []
     for way in asked.ways if PROCESSES > 1 else ["alone"]:
@@ -173,15 +176,13 @@ def _distance(one: torch.Tensor, other: torch.Tensor) -> dict[str, Any]:
 
 
 def _random(asked: Any) -> LoadedModel:
-    """The same weights in every process, made where they stay."""
-    config = LlamaConfig(**LLAMA_8B | asked.random)
-    dtype = "bfloat16" if ON_GPU else "float32"
+    """The same weights in every process, made where they stay; device and dtype are those of a model that is loaded."""
+    like = load_in_turn("demo", PLACE)
     torch.manual_seed(asked.seed)
     with torch.device(DEVICE):
-        model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).eval()
-    heads = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-    sizes = config.max_position_embeddings, config.num_hidden_layers, *heads
-    return LoadedModel(model, None, f"random {json.dumps(asked.random)}", "", "", *sizes, DEVICE, dtype)
+        config = LlamaConfig(**LLAMA_8B | asked.random)
+        model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, like.dtype)).eval()
+    return replace(like, model=model, tokenizer=None, name=f"random {json.dumps(asked.random)}", revision="")
 
 
 def _tensor(loaded: LoadedModel) -> tuple[Any, Any]:
@@ -196,7 +197,7 @@ def _tensor(loaded: LoadedModel) -> tuple[Any, Any]:
 def _ulysses(loaded: LoadedModel) -> tuple[Any, Any]:
     """DeepSpeed stands before the attention function for the rest of the process."""
     # It would compile collectives in shared memory first, for minutes; gloo does without.
-    importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None
+    vars(importlib.import_module("deepspeed.comm.torch"))["build_shm_op"] = lambda: None
     importlib.import_module("deepspeed").init_distributed(distributed.get_backend(), verbose=False)
     loaded.model.set_attn_implementation("routesparse")
     kind = importlib.import_module("deepspeed.runtime.sequence_parallel.ulysses_sp").UlyssesSPAttentionHF
