@@ -4,11 +4,11 @@
     torchrun --nproc-per-node 2 -m routesparse.engine.lab.studies.parallel --model MODEL --reference 1.pt --out 2.json
 
 One process writes ``--reference``: its last token's logits, choices and times. Several, by transformers' tensor
-parallelism or DeepSpeed's Ulysses (``--ways``), compare themselves with it. Unrouted (cuDNN's attention on a GPU) and
-routed run in turn, after one of each that does not count; milliseconds are the slowest process's. Where unrouted takes
-more than LONG_MS it runs once, routed twice, and full budget is left out. No call keeps a cache. ``--random`` takes
-fields of a Llama configuration over Llama-3.1-8B's instead of a model: random weights and tokens have honest times at
-the area that stands beside them, and no meaning.
+parallelism or DeepSpeed's Ulysses (``--ways``), compare themselves with it where there is one. Unrouted (cuDNN's
+attention on a GPU) and routed run in turn, after one of each that does not count; milliseconds are the slowest
+process's. Where unrouted takes more than LONG_MS it runs once, routed twice, and full budget is left out. No call keeps
+a cache. ``--random`` takes fields of a Llama configuration over Llama-3.1-8B's instead of a model: random weights and
+tokens have honest times at the area that stands beside them, and no meaning.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import os
 import time
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
@@ -60,7 +61,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--rope", type=RopeScaling.parse, help="as analyze takes it")
     parser.add_argument("--random", type=json.loads, help="a JSON object; {} is Llama-3.1-8B's shape itself")
-    parser.add_argument("--reference", required=True, help="what one process found")
+    parser.add_argument("--reference", type=Path, required=True, help="what one process found")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no length after so many")
     asked = parser.parse_args(argv)
     if ON_GPU:
@@ -68,7 +69,9 @@ def main(argv: list[str] | None = None) -> None:
     distributed.init_process_group(
         "nccl" if ON_GPU else "gloo", device_id=torch.device(DEVICE) if ON_GPU else None
     )
-    reference: dict[int, Any] = torch.load(asked.reference) if PROCESSES > 1 else {}
+    reference: dict[int, Any] = (
+        torch.load(asked.reference) if PROCESSES > 1 and asked.reference.exists() else {}
+    )
     rows: list[dict[str, Any]] = []
     for way in asked.ways if PROCESSES > 1 else ["alone"]:
         loaded = load_in_turn(asked.model, PLACE, rope=asked.rope) if asked.random is None else _random(asked)
