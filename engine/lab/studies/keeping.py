@@ -96,10 +96,10 @@ def measured(path: Path) -> Windows:
     """Our runs by a fit's floors, of windows that were measured at every price."""
     found: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
     for row in read_rows([path])[0].values():
-        (task, _, kind), seen = row["task"].partition(":"), row["replayed"][ROWS[512]]
+        task, _, kind = row["task"].partition(":")
         if row["method"] == OURS and task == "text":
-            values = row["setting"], row["kl"], seen, row["entropy"], row["surprise"]
-            found[kind, row["documents"][0], row["index"]].append(values)
+            seen = row["setting"], row["kl"], row["replayed"][ROWS[512]], row["entropy"], row["surprise"]
+            found[kind, row["documents"][0], row["index"]].append(seen)
     windows: Windows = defaultdict(lambda: defaultdict(list))
     for (kind, document, _), rows in sorted(found.items()):
         windows[kind][document].append(tuple(np.array(sorted(rows)).T))
