@@ -43,7 +43,7 @@ def test_a_step_is_bounded_and_one_wild_request_moves_little():
     serve(keeper, 200)
     before = keeper.price
     keeper.seen("t", "wild", before, Replay(50.0, 2.0, 2.5))
-    assert before * math.exp(-STEP) <= keeper.price < before
+    assert keeper.price == pytest.approx(before * math.exp(-STEP))
     serve(keeper, 100)
     assert keeper.price == pytest.approx(before, rel=0.05)
 
@@ -59,7 +59,7 @@ def test_the_price_stays_within_its_bounds_and_an_alarm_says_so():
     keeper = Keeper(fit_of(), 0.005, (0.2, 0.3), start=0.8)
     assert keeper.price == 0.3
     losses = serve(keeper, PATIENCE, harder=4.0)
-    assert keeper.price == pytest.approx(0.2, rel=0.02) and not keeper.state.alarms
+    assert keeper.price == pytest.approx(0.2, rel=0.05) and not keeper.state.alarms
     serve(keeper, PATIENCE, harder=4.0)
     assert keeper.state.alarms == ("beyond", "bounded") and losses[-1] > 0.006
 
