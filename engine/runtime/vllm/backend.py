@@ -21,6 +21,7 @@ from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import UnsupportedModelError
 from routesparse.engine.runtime.vllm import batch, refusals, steps
 from routesparse.engine.runtime.vllm.batch import Row
+from routesparse.engine.runtime.vllm.replay import ReplayedRows
 
 if TYPE_CHECKING:
     from routesparse.engine.runtime.vllm.requests import Requests
@@ -81,6 +82,7 @@ def _builder(stock: Any) -> Any:
             if step is None or common_attn_metadata.causal is not True:
                 return metadata
             rows = step.rows(common_attn_metadata.query_start_loc_cpu.tolist())
+            step.table = common_attn_metadata.block_table_tensor
             if step.routed:
                 rest = [row for row in rows if row not in step.routed]
                 places, left = batch.token_places(rest, common_attn_metadata.seq_lens.device), None
@@ -147,6 +149,8 @@ def _implementation(stock: Any, split: batch.Split) -> Any:
             """query, key, value and output [tokens, H or Hkv, d], packed; the pages hold this batch's keys already."""
             mixed: Mixed | None = getattr(attn_metadata, _ATTRIBUTE, None)
             given = (query, key, value)
+            if isinstance(attn_metadata, ReplayedRows):
+                return output.copy_(attn_metadata.attention(*given, kv_cache, self.scale, split))
             if mixed is None or self.stock_because is not None:
                 return super().forward(layer, *given, kv_cache, attn_metadata, output, *scales, **named)
             if mixed.rest is not None:

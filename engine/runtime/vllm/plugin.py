@@ -10,8 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from routesparse.engine import shared_folder
+from routesparse.engine.calibration import fitted
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.errors import ConfigError, ModelError, StoreError
+from routesparse.engine.errors import ConfigError, ModelError, StoreError, UnsupportedModelError
 from routesparse.engine.models.files import resolve
 from routesparse.engine.models.load import revision_of_model
 from routesparse.engine.profiles.measure import NamedProfile
@@ -19,8 +20,10 @@ from routesparse.engine.runtime.quality import Chosen, by_loss, choose
 from routesparse.engine.runtime.vllm import backend, refusals, steps
 from routesparse.engine.runtime.vllm.asked import Asked
 from routesparse.engine.runtime.vllm.installed import Installed
+from routesparse.engine.runtime.vllm.keeping import Keeping
+from routesparse.engine.runtime.vllm.replay import Replayer
 from routesparse.engine.runtime.vllm.requests import Requests, ServedModel, log
-from routesparse.engine.runtime.vllm.settings import ServingSettings, from_environment
+from routesparse.engine.runtime.vllm.settings import SWITCH, ServingSettings, from_environment
 
 
 def register() -> None:
@@ -110,9 +113,29 @@ def _requests(runner: Any, settings: ServingSettings) -> Requests | None:
     # A request's own loss takes the place of a price of the settings.
     free = replace(settings, config=replace(settings.config, price=RouterConfig.price))
     by_request = functools.lru_cache(maxsize=64)(partial(_chosen, free, model, dtype))
-    requests = Requests(settings, chosen, by_request, served, profile)
+    keeping = _keeping(runner, settings, chosen, installed, served, list(layers))
+    requests = Requests(settings, chosen, by_request, served, profile, keeping)
     tell(requests, installed)
     return requests
+
+
+def _keeping(
+    runner: Any,
+    settings: ServingSettings,
+    chosen: Chosen,
+    installed: Installed,
+    served: ServedModel,
+    layers: list[str],
+) -> Keeping | None:
+    """Errors: UnsupportedModelError where a loss can't be predicted, and as Keeping."""
+    if settings.keep is None or settings.loss is None:
+        return None
+    if installed.stock:
+        raise UnsupportedModelError(
+            f"a loss can't be predicted where layers are stock ({installed.why}); leave {SWITCH}_KEEP out"
+        )
+    fit = fitted.needed(served.revision, served.name, settings.loss)
+    return Keeping(settings.keep, fit, settings.loss, chosen, Replayer(runner, layers), served.name)
 
 
 def _chosen(settings: ServingSettings, model: Any, dtype: str, loss: float | None) -> Chosen:

@@ -30,7 +30,9 @@ from routesparse.engine.runtime.quality import Chosen
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.vllm.asked import Asked
 from routesparse.engine.runtime.vllm.batch import Row
+from routesparse.engine.runtime.vllm.keeping import Keeping, Prompt
 from routesparse.engine.runtime.vllm.settings import ServingSettings
+from routesparse.engine.store.bundle import write_bundle
 
 # Below vLLM's own logger, so that its level and format apply.
 log = logging.getLogger("vllm.routesparse")
@@ -73,6 +75,9 @@ class _Open:
 
     session: RoutingSession
     record: bool  # was asked for
+    chosen: Chosen
+    target: float | None  # nats a token of its own
+    replayed: Prompt | None  # None: its loss is not predicted
     failed: bool = False
 
 
@@ -85,6 +90,7 @@ class Requests:
     by_loss: Callable[[float], Chosen]  # of a request with a target of its own
     model: ServedModel
     profile: LatencyProfile | ProfileByName | None = None  # None: settings.profile, until a request asked
+    keeping: Keeping | None = None  # None: the price stays
     _open: dict[str, _Open] = field(default_factory=dict)
     _recorded: set[str] = field(default_factory=set)  # of those that may come again, after a preemption
     _routed: int = 0
@@ -140,8 +146,18 @@ class Requests:
                 self._fail(row.request, error)
         return dense_attention(inputs, None)
 
-    def finish(self, rows: Sequence[Row]) -> None:
-        """The batch ran: settle what it routed, and record the sampled ones of the prompts that ended in it."""
+    def ran(self, rows: Sequence[Row], hidden: torch.Tensor) -> None:
+        """The model's forward pass of the batch ended with hidden states [tokens, width]."""
+        for row in rows:
+            known = self._open.get(row.request)
+            if known is not None and known.replayed is not None:
+                known.replayed.kept.keep(row, hidden)
+
+    def finish(self, rows: Sequence[Row], table: torch.Tensor | None = None) -> None:
+        """The batch ran: settle what it routed, and record the sampled ones of the prompts that ended in it.
+
+        table: vLLM's block table of the batch [rows, pages].
+        """
         for row in rows:
             known = self._open.get(row.request)
             if known is None:
@@ -152,7 +168,7 @@ class Requests:
                 self._fail(row.request, error)
             if row.ends_prompt:
                 del self._open[row.request]
-                self._count(row, known)
+                self._count(row, known, table)
 
     @property
     def _least(self) -> int:
@@ -162,11 +178,15 @@ class Requests:
         try:
             asked = Asked.of(extra)
             chosen = self.chosen if asked.loss is None else self.by_loss(asked.loss)
+            if self.keeping is not None and asked.loss is None:
+                chosen = self.keeping.applied(chosen)
         except InputError as error:
             log.warning("RouteSparse leaves request %s to vLLM: %s", request, error)
             return
         if asked.route:
-            self._open[request] = _Open(self._session(prompt, chosen), asked.record)
+            replayed = self.keeping.begun(prompt, prompt_digest(prompt)) if self.keeping else None
+            session = self._session(prompt, chosen)
+            self._open[request] = _Open(session, asked.record, chosen, asked.loss, replayed)
 
     def _session(self, prompt: Sequence[int], chosen: Chosen) -> RoutingSession:
         session = RoutingSession(
@@ -195,7 +215,7 @@ class Requests:
         self._open[request].failed = True
         log.error("RouteSparse serves request %s by dense attention: %s", request, error)
 
-    def _count(self, row: Row, known: _Open) -> None:
+    def _count(self, row: Row, known: _Open, table: torch.Tensor | None) -> None:
         request, trace, every = row.request, known.session.trace, self.settings.record_every
         if known.failed or request in self._recorded:
             return
@@ -204,6 +224,9 @@ class Requests:
             return
         self._routed += 1
         self._recorded.add(request)
+        seen, price = None, known.chosen.config.price
+        if self.keeping and known.replayed and table is not None:
+            seen = self.keeping.ended(request, known.replayed, table[row.index], price, known.target)
         due = every > 0 and (self._routed - 1) % every == 0
         if not due and not known.record:
             return
@@ -216,7 +239,10 @@ class Requests:
             served=Served("vllm", every) if due else None,  # one that was asked for stands for no others
         )
         try:
-            path = trace.to_bundle(self.settings.spool)
+            record = trace.record()
+            if self.keeping is not None:
+                record = self.keeping.recorded(record, seen, known.chosen, known.target)
+            path = write_bundle(record, self.settings.spool)
         except (InputError, StoreError, OSError) as error:
             log.error("RouteSparse could not record request %s: %s", request, error)
         else:

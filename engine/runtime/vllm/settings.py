@@ -21,6 +21,15 @@ RECORD_EVERY = 100
 
 
 @dataclass(frozen=True)
+class Keep:
+    """How a loss target is kept; engine/runtime/vllm/keeping.py."""
+
+    every: int  # one in so many routed prompts is replayed
+    dense_every: int  # of those one in so many with all of its rows; 0: none
+    prices: tuple[float, float] | None  # the bounds; None: those of the fit
+
+
+@dataclass(frozen=True)
 class ServingSettings:
     """How requests are routed, and which of them are recorded."""
 
@@ -31,6 +40,7 @@ class ServingSettings:
     profile: str  # a latency profile's name, or "auto"
     record_every: int  # one in so many routed requests leaves a bundle; 0: none does
     spool: Path
+    keep: Keep | None = None  # None: the price stays
 
 
 def from_environment(environment: Mapping[str, str], on_gpu: bool) -> ServingSettings | None:
@@ -39,6 +49,7 @@ def from_environment(environment: Mapping[str, str], on_gpu: bool) -> ServingSet
     Errors: ConfigError for a variable or a configuration name that is not known, or a value out of range.
     """
     names = ("", "_CONFIG", "_CALIBRATION", "_LOSS", "_PROFILE", "_RECORD_EVERY", "_SPOOL")
+    names += ("_KEEP", "_KEEP_DENSE", "_KEEP_PRICES")
     known = {f"{SWITCH}{name}" for name in names}
     given = {name: value for name, value in environment.items() if name.startswith(SWITCH)}
     switch = given.get(SWITCH, "0")
@@ -59,14 +70,18 @@ def from_environment(environment: Mapping[str, str], on_gpu: bool) -> ServingSet
         raise ConfigError(
             f"{SWITCH}_LOSS sets the price; leave {SWITCH}_CALIBRATION out, and of {SWITCH}_CONFIG price and policy"
         )
+    keep = _keep(given)
+    if keep is not None and loss is None:
+        raise ConfigError(f"{SWITCH}_KEEP keeps a loss target; set {SWITCH}_LOSS, such as 0.01")
     return ServingSettings(
         config=config,
         calibration=calibration,
         loss=loss,
         own_segment="segment_tokens" in values,
         profile=given.get(f"{SWITCH}_PROFILE", "auto"),
-        record_every=_record_every(given.get(f"{SWITCH}_RECORD_EVERY", str(RECORD_EVERY))),
+        record_every=_count(given, "_RECORD_EVERY", RECORD_EVERY, "1 records every routed request, 0 none"),
         spool=Path(spool).expanduser().resolve() if spool else paths.spool(),
+        keep=keep,
     )
 
 
@@ -97,9 +112,27 @@ def _loss(text: str) -> float:
     return loss
 
 
-def _record_every(text: str) -> int:
-    if not text.isdecimal() or int(text) > MOST_APART:
+def _keep(given: Mapping[str, str]) -> Keep | None:
+    every = _count(
+        given, "_KEEP", 0, "1 predicts the loss of every routed request, 10 of one in ten, 0 of none"
+    )
+    dense = _count(given, "_KEEP_DENSE", 0, "50 measures the loss of one in 50 predicted ones, 0 of none")
+    text = given.get(f"{SWITCH}_KEEP_PRICES")
+    if not every:
+        return None
+    try:
+        prices = tuple(map(float, text.split(":"))) if text else None
+    except ValueError:
+        prices = ()
+    if prices is not None and (len(prices) != 2 or not 0 < prices[0] <= prices[1]):
         raise ConfigError(
-            f"{SWITCH}_RECORD_EVERY={text!r} must be a whole number: 1 records every routed request, 0 none"
+            f"{SWITCH}_KEEP_PRICES={text!r} must be two prices, the lower one first, such as 0.1:0.5"
         )
+    return Keep(every, dense, None if prices is None else (prices[0], prices[1]))
+
+
+def _count(given: Mapping[str, str], name: str, default: int, means: str) -> int:
+    text = given.get(f"{SWITCH}{name}", str(default))
+    if not text.isdecimal() or int(text) > MOST_APART:
+        raise ConfigError(f"{SWITCH}{name}={text!r} must be a whole number: {means}")
     return int(text)

@@ -27,6 +27,7 @@ class Step:
     def __init__(self, requests: Requests, runner: Any, scheduled: Any) -> None:
         self.requests = requests
         self.routed: tuple[Row, ...] = ()
+        self.table: Any = None  # the block table [rows, pages], once vLLM has built the batch's metadata
         self._runner, self._scheduled = runner, scheduled
         self._rows: tuple[Row, ...] | None = None
 
@@ -51,8 +52,12 @@ class Step:
             raise RuntimeError(f"vLLM's batch begins its rows at {starts}, its runner lists {self._rows}")
         return self._rows
 
+    def ran(self, hidden: Any) -> None:
+        """The model's forward pass ended with hidden states [tokens, width]."""
+        self.requests.ran(self._rows or (), hidden)
+
     def finish(self) -> None:
-        self.requests.finish(self._rows or ())
+        self.requests.finish(self._rows or (), self.table)
 
 
 def current() -> Step | None:

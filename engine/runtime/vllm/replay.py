@@ -1,0 +1,122 @@
+"""The loss of a routed prompt, predicted inside vLLM: runtime/replay.py over the pages that the prompt left.
+
+While a prompt runs, the last hidden states of a few rows are kept. Behind its last chunk the runner's own model runs
+these rows once more: in every layer they read the prompt's pages exactly, with their own keys and values in the places
+of the rows' old ones, and nothing is written. With all rows it is dense attention, and what is seen is the true loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from routesparse.engine.device.inputs import AttentionInputs
+from routesparse.engine.errors import UnsupportedModelError
+from routesparse.engine.runtime.replay import figures_of
+from routesparse.engine.runtime.vllm import batch, steps
+from routesparse.engine.runtime.vllm.batch import Row
+from routesparse.kernels.row_attention import Places, row_attention
+
+_HOOKED = "_routesparse_hooked"  # of a model
+
+
+@dataclass(frozen=True)
+class ReplayedRows:
+    """What a layer gets in the place of a batch's metadata. table: the prompt's page numbers, in order."""
+
+    places: Places
+    table: Tensor
+    tokens: int
+
+    def attention(
+        self, query: Tensor, key: Tensor, value: Tensor, pages: Tensor, scale: float, split: batch.Split
+    ) -> Tensor:
+        """Exact attention [R, H, d] of the rows' queries [R, H, d]; key, value [R, Hkv, d]: their own."""
+        keys, values = batch.gathered(pages, self.table, self.tokens, query.shape[-1], split)  # copies
+        for old, new in ((keys, key), (values, value)):
+            old.index_copy_(2, self.places.rows, batch.packed(new))
+        inputs = AttentionInputs(batch.packed(query), keys, values, scale)
+        return row_attention(inputs.logits, values, self.places)[0].transpose(0, 1)
+
+
+@dataclass
+class KeptRows:
+    """Rows int64 [R] of a prompt, ascending, and their last hidden states as the prompt's chunks made them."""
+
+    prompt: np.ndarray  # int64 [n], token ids
+    rows: np.ndarray
+    _hidden: list[Tensor] = field(default_factory=list)
+
+    def keep(self, row: Row, hidden: Tensor) -> None:
+        """Of one chunk. hidden [tokens of the batch, width]."""
+        inside = self.rows[(self.rows >= row.context) & (self.rows < row.keys)]
+        self._hidden.append(hidden[torch.from_numpy(inside - row.context + row.first).to(hidden.device)])
+
+    def hidden_at(self, rows: np.ndarray) -> Tensor | None:
+        """Of some of the rows [len(rows), width]; None where not all of them ran, as when vLLM had their keys."""
+        found = torch.cat(self._hidden) if self._hidden else torch.empty(0)
+        if len(found) != len(self.rows):
+            return None
+        return found[torch.from_numpy(np.searchsorted(self.rows, rows)).to(found.device)]
+
+
+class Replayer:
+    """Replays rows by one model runner's model."""
+
+    def __init__(self, runner: Any, layers: Sequence[str]) -> None:
+        """layers: names of all attention layers, which are all routed. Errors: UnsupportedModelError."""
+        self._model, self._config, self._layers = runner.get_model(), runner.vllm_config, layers
+        self._device, config = runner.device, runner.model_config
+        weight = getattr(getattr(self._model, "lm_head", None), "weight", None)
+        if weight is None or not weight.is_floating_point():
+            raise UnsupportedModelError(
+                "a loss can't be predicted of a model whose head is quantised or unknown"
+            )
+        bias, words = getattr(self._model.lm_head, "bias", None), config.get_vocab_size()
+        head = SimpleNamespace(weight=weight[:words], bias=None if bias is None else bias[:words])
+        # As runtime/replay.py asks a model of transformers for it.
+        self._of_head: Any = SimpleNamespace(get_output_embeddings=lambda: head, config=config.hf_text_config)
+        if not hasattr(self._model, _HOOKED):
+            self._model.register_forward_hook(_tell)
+            setattr(self._model, _HOOKED, True)
+
+    def figures(
+        self, kept: KeptRows, rows: np.ndarray, table: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Of some of the kept rows, all [R], nats: KL between replay and run, the replay's entropy and surprise.
+
+        None where not all of them ran. table: of the block table the prompt's line.
+        """
+        from vllm.forward_context import set_forward_context
+
+        found = kept.hidden_at(rows)
+        if found is None:
+            return None
+        at, tokens = torch.from_numpy(rows).to(self._device), torch.from_numpy(kept.prompt).to(self._device)
+        replayed = ReplayedRows(Places(at), table, len(tokens))
+        metadata, none_written = dict.fromkeys(self._layers, replayed), {}
+        with (
+            torch.inference_mode(),
+            set_forward_context(
+                metadata, self._config, num_tokens=len(rows), slot_mapping=none_written, skip_compiled=True
+            ),
+        ):
+            exact = self._model(
+                input_ids=tokens[at].to(torch.int32),
+                positions=at,
+                intermediate_tensors=None,
+                inputs_embeds=None,
+            )
+            return figures_of(self._of_head, exact, found, tokens[at + 1])
+
+
+def _tell(module: Any, arguments: Any, output: Any) -> None:
+    step = steps.current()
+    if step is not None:
+        step.ran(output[0] if isinstance(output, tuple) else output)
