@@ -4,8 +4,8 @@ Every routed prefill has a predicted loss at the price p that it ran with (runti
 one is measured. With f(p) the fit's mean loss at a price over all its windows, loss / f(p) tells how much harder a
 prompt was than the fit's texts, whatever price it ran with. The level is the exponential mean of that over MEMORY
 requests, and the next price is the one with f(price) * level = target: so there is no loop gain to tune, and prompts
-that ran with an older price count rightly. Where that is further than DEAD_BAND away the price moves by one STEP, so
-that few prices are in use (a GPU has graphs for each), and one request counts at most CAP times the level.
+that ran with an older price count rightly. Where that is a STEP away or more, the price moves by one, so that few
+prices are in use (a GPU has graphs for each). One request counts at most CAP times the level.
 
 A prediction is replayed nats * ratio * correction. ratio: the kind of text's mean true loss over its mean replayed nats
 in the fit, at that price (Fitted.factor is of all prices, and a geometric mean lies below the mean that is kept).
@@ -25,7 +25,7 @@ from routesparse.engine.errors import CalibrationError
 from routesparse.engine.schema import Count, Real, Text
 
 MEMORY, FIRST = 25, 8  # requests: of means, and for how many the fit's own expectation counts at the start
-STEP, DEAD_BAND, CAP = 0.05, 0.04, 4.0  # of log price, twice; of the level
+STEP, CAP = 0.05, 4.0  # of log price; of the level
 PRIOR, CORRECTIONS, WIDEST = 4.0, 32, 4.0  # measured requests, twice; the largest correction either way
 MARGIN, PATIENCE = 1.2, 50  # alarms: the mean beyond so many targets, the price on a bound, for more requests
 
@@ -152,6 +152,7 @@ class Keeper:
         (low, high), price = self.bounds, self.state.price
         wish = min(max(self.price_of(level), low), high)
         step = math.log(wish / price)
-        if abs(step) > DEAD_BAND:
-            price = min(max(price * math.exp(math.copysign(STEP, step)), low), high)
-        return price, wish in (low, high)
+        on_bound = wish in (low, high)
+        if abs(step) >= STEP or on_bound:
+            price = min(max(price * math.exp(min(max(step, -STEP), STEP)), low), high)
+        return price, on_bound

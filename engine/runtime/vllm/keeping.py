@@ -45,7 +45,7 @@ class Keeping:
     def __init__(
         self, keep: Keep, fit: Fitted, target: float, chosen: Chosen, replayer: Replayer, name: str
     ) -> None:
-        """chosen: by the fit, where the price starts. Errors: OSError, CalibrationError for bounds and a damaged log."""
+        """chosen: by the fit, the start. Errors: CalibrationError for bounds or a damaged log, OSError."""
         self._keep, self._fit, self._replayer = keep, fit, replayer
         self._log, self._begun = keeping_log.log_of(name, target), 0
         state = keeping_log.resumed(self._log, fit.model_revision, target)

@@ -135,7 +135,9 @@ def _keeping(
             f"a loss can't be predicted where layers are stock ({installed.why}); leave {SWITCH}_KEEP out"
         )
     fit = fitted.needed(served.revision, served.name, settings.loss)
-    return Keeping(settings.keep, fit, settings.loss, chosen, Replayer(runner, layers), served.name)
+    keeping = Keeping(settings.keep, fit, settings.loss, chosen, Replayer(runner, layers), served.name)
+    steps.hear(runner.get_model())
+    return keeping
 
 
 def _chosen(settings: ServingSettings, model: Any, dtype: str, loss: float | None) -> Chosen:

@@ -19,11 +19,9 @@ from torch import Tensor
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import UnsupportedModelError
 from routesparse.engine.runtime.replay import figures_of
-from routesparse.engine.runtime.vllm import batch, steps
+from routesparse.engine.runtime.vllm import batch
 from routesparse.engine.runtime.vllm.batch import Row
 from routesparse.kernels.row_attention import Places, row_attention
-
-_HOOKED = "_routesparse_hooked"  # of a model
 
 
 @dataclass(frozen=True)
@@ -82,9 +80,6 @@ class Replayer:
         head = SimpleNamespace(weight=weight[:words], bias=None if bias is None else bias[:words])
         # As runtime/replay.py asks a model of transformers for it.
         self._of_head: Any = SimpleNamespace(get_output_embeddings=lambda: head, config=config.hf_text_config)
-        if not hasattr(self._model, _HOOKED):
-            self._model.register_forward_hook(_tell)
-            setattr(self._model, _HOOKED, True)
 
     def figures(
         self, kept: KeptRows, rows: np.ndarray, table: Tensor
@@ -100,11 +95,11 @@ class Replayer:
             return None
         at, tokens = torch.from_numpy(rows).to(self._device), torch.from_numpy(kept.prompt).to(self._device)
         replayed = ReplayedRows(Places(at), table, len(tokens))
-        metadata, none_written = dict.fromkeys(self._layers, replayed), {}
+        metadata = dict.fromkeys(self._layers, replayed)
         with (
             torch.inference_mode(),
             set_forward_context(
-                metadata, self._config, num_tokens=len(rows), slot_mapping=none_written, skip_compiled=True
+                metadata, self._config, num_tokens=len(rows), slot_mapping={}, skip_compiled=True
             ),
         ):
             exact = self._model(
@@ -114,9 +109,3 @@ class Replayer:
                 inputs_embeds=None,
             )
             return figures_of(self._of_head, exact, found, tokens[at + 1])
-
-
-def _tell(module: Any, arguments: Any, output: Any) -> None:
-    step = steps.current()
-    if step is not None:
-        step.ran(output[0] if isinstance(output, tuple) else output)

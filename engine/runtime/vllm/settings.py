@@ -48,8 +48,8 @@ def from_environment(environment: Mapping[str, str], on_gpu: bool) -> ServingSet
 
     Errors: ConfigError for a variable or a configuration name that is not known, or a value out of range.
     """
-    names = ("", "_CONFIG", "_CALIBRATION", "_LOSS", "_PROFILE", "_RECORD_EVERY", "_SPOOL")
-    names += ("_KEEP", "_KEEP_DENSE", "_KEEP_PRICES")
+    keeping = ("_KEEP", "_KEEP_DENSE", "_KEEP_PRICES")
+    names = ("", "_CONFIG", "_CALIBRATION", "_LOSS", "_PROFILE", "_RECORD_EVERY", "_SPOOL", *keeping)
     known = {f"{SWITCH}{name}" for name in names}
     given = {name: value for name, value in environment.items() if name.startswith(SWITCH)}
     switch = given.get(SWITCH, "0")

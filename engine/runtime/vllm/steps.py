@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from routesparse.engine.runtime.vllm.requests import Requests
 
 _ATTRIBUTE = "_routesparse_requests"  # of a model runner
+_HEARD = "_routesparse_heard"  # of a model
 _current: ContextVar[Step | None] = ContextVar("routesparse_vllm_step", default=None)
 
 
@@ -86,6 +87,18 @@ def follow(runner_class: Any) -> None:
         return execute_model
 
     wrap(runner_class, "execute_model", followed)
+
+
+def hear(model: Any) -> None:
+    """Let the current step know what each forward pass of a model ends with; once, however often it is called."""
+
+    def tell(module: Any, arguments: Any, output: Any) -> None:
+        step = current()
+        if step is not None:
+            step.ran(output[0] if isinstance(output, tuple) else output)
+
+    if not hasattr(model, _HEARD):
+        setattr(model, _HEARD, model.register_forward_hook(tell))
 
 
 def at_start(worker_class: Any, requests_of: Callable[[Any], Requests | None]) -> None:

@@ -1,0 +1,132 @@
+"""A loss target kept inside vLLM: settings, rows of chunks, refusals; in its CPU build against transformers."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from routesparse.engine.calibration.keeping import STEP
+from routesparse.engine.errors import ConfigError, UnsupportedModelError
+from routesparse.engine.runtime.vllm import plugin
+from routesparse.engine.runtime.vllm.batch import Row
+from routesparse.engine.runtime.vllm.installed import Installed
+from routesparse.engine.runtime.vllm.replay import KeptRows
+from routesparse.engine.runtime.vllm.settings import Keep, from_environment
+from tests.engine.runtime.test_vllm_engine import HAS_VLLM, HERE, OWN
+
+with_vllm = pytest.mark.skipif(
+    not HAS_VLLM and not OWN.exists(), reason="vLLM is not installed; `make vllm` does it"
+)
+
+
+def settings(**given):
+    return from_environment(
+        {f"ROUTESPARSE_VLLM{name}": one for name, one in {"": "1", **given}.items()}, on_gpu=False
+    )
+
+
+def test_a_target_is_kept_where_it_is_asked_for():
+    assert settings(_LOSS="0.01").keep is None and settings(_KEEP="0").keep is None
+    assert settings(_LOSS="0.01", _KEEP="1").keep == Keep(1, 0, None)
+    given = {"_KEEP": "4", "_KEEP_DENSE": "20", "_KEEP_PRICES": "0.1:0.5"}
+    assert settings(_LOSS="0.01", **given).keep == Keep(4, 20, (0.1, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"_KEEP": "1"}, "ROUTESPARSE_VLLM_KEEP keeps a loss target; set ROUTESPARSE_VLLM_LOSS"),
+        ({"_KEEP": "yes"}, "ROUTESPARSE_VLLM_KEEP='yes' must be a whole number: 1 predicts"),
+        ({"_KEEP": "1", "_KEEP_DENSE": "-1"}, "_KEEP_DENSE='-1' must be a whole number: 50 measures"),
+        ({"_KEEP": "1", "_KEEP_PRICES": "0.5"}, "_KEEP_PRICES='0.5' must be two prices, the lower one first"),
+        ({"_KEEP": "1", "_KEEP_PRICES": "0.5:0.1"}, "must be two prices, the lower one first"),
+    ],
+)
+def test_a_setting_that_keeps_nothing_is_refused_in_one_line(given, message):
+    with pytest.raises(ConfigError) as caught:
+        settings(**({} if len(given) == 1 else {"_LOSS": "0.01"}), **given)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_rows_are_kept_of_every_chunk_they_lie_in():
+    """A prompt of 10 tokens in chunks of 4 and 6, behind one and three tokens of other requests."""
+    kept = KeptRows(np.arange(10), np.array([1, 3, 4, 8]))
+    kept.keep(Row("a", 1, 1, 4, 0, 10), torch.arange(100, 105)[:, None].float())
+    assert kept.hidden_at(np.array([1, 3])) is None  # the others did not run yet
+    kept.keep(Row("a", 2, 3, 6, 4, 10), torch.arange(200, 209)[:, None].float())
+    assert kept.hidden_at(np.array([3, 8]))[:, 0].tolist() == [104, 207]
+
+
+def test_a_model_with_stock_layers_is_refused():
+    served, chosen = SimpleNamespace(name="some", revision=""), None
+    asked, installed = settings(_LOSS="0.01", _KEEP="1"), Installed(2, {"a sliding window": 1})
+    with pytest.raises(
+        UnsupportedModelError, match=r"layers are stock \(1 because of a sliding window\); leave"
+    ):
+        plugin._keeping(None, asked, chosen, installed, served, ["a", "b"])
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("vllm")
+    environment = {
+        **os.environ,
+        "ROUTESPARSE_HOME": str(folder / "home"),
+        "ROUTESPARSE_VLLM": "0",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    command = [sys.executable if HAS_VLLM else OWN, HERE / "vllm_keeping_runs.py", folder]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=540, env=environment)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.rpartition("RESULTS")[2])
+
+
+@with_vllm
+def test_a_replay_sees_what_one_on_transformers_sees(runs):
+    """Prompts in two chunks, the second one at the price that followed the first."""
+    for seen, ours in zip(runs["seen"][:2], runs["ours"], strict=True):
+        far = max(abs(a - b) for a, b in zip(seen["replayed"], ours["replayed"], strict=True))
+        print(f"{far:.1e} nats of {np.mean(ours['replayed']):.1e}")
+        assert far < 2e-6 < 2e-4 < np.mean(ours["replayed"])
+        assert seen["entropy"] == pytest.approx(ours["entropy"], abs=1e-5)
+        assert seen["surprise"] == pytest.approx(ours["surprise"], abs=1e-5)
+
+
+@with_vllm
+def test_with_all_rows_it_is_the_kl_to_a_dense_prefill(runs):
+    print(runs["log"][1]["measured"], runs["ours"][1]["true"])
+    assert runs["log"][0]["measured"] is None
+    assert runs["log"][1]["measured"] == pytest.approx(runs["ours"][1]["true"], abs=2e-6)
+    assert runs["ours"][1]["true"] > 1e-3
+
+
+@with_vllm
+def test_a_replay_changes_no_answer(runs):
+    """It writes no key: the first prompt has the price of a server that keeps nothing, and the same scores."""
+    assert runs["kept"][0] == runs["not kept"]
+
+
+@with_vllm
+def test_the_price_of_later_requests_follows_and_a_restart_goes_on(runs):
+    """These texts lose less than the target. A request with a loss of its own, and a short one, move nothing."""
+    first, second = runs["log"]
+    assert second["price"] == pytest.approx(first["price"] * math.exp(STEP))
+    assert runs["next"] == second["state"]["price"] == pytest.approx(second["price"] * math.exp(STEP))
+    said = [text for _, text in runs["said"] if "predicts" in text]
+    assert len(said) == 2 and f"at price {first['price']:.3g}" in said[0] and "target 0.01" in said[0]
+
+
+@with_vllm
+def test_records_have_the_predicted_loss_and_the_target(runs):
+    losses, targets, kinds = zip(*runs["recorded"], strict=True)
+    assert targets == (0.01, 0.01, 0.1, 0.01) and kinds[:3] == ("code",) * 3
+    assert losses[3] is None and losses[2] > 2 * losses[0] > 0  # the last one is too short to be judged
