@@ -12,7 +12,7 @@ from routesparse.engine.calibration.keeping import Kept, State
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.schema import FieldError, checked, from_json
 
-MOST_BYTES = 16 * 2**20  # of a log; the one before it is kept, as .before
+MOST_BYTES = 4 * 2**20  # of a log; the one before it is kept, as .before
 
 
 def folder() -> Path:
@@ -48,3 +48,8 @@ def resumed(path: Path, revision: str, target: float) -> State | None:
     """The state that a log ends with, where it is of these weights and this target. Errors: as ``read``."""
     last = next(reversed(read(path)), None)
     return last.state if last and (last.revision, last.target) == (revision, target) else None
+
+
+def paths_here() -> list[Path]:
+    """The logs of this home, one a model and target."""
+    return sorted(folder().glob("*.jsonl"))

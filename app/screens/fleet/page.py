@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.screens.fleet import figures
+from routesparse.app.screens.fleet import figures, kept
 from routesparse.app.shell import address, identity, navigate, switch, verdict_bar
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design, elements, exports, grid, numbers, states
@@ -34,11 +34,13 @@ def render() -> None:
         "(UTC), and the days on which something changed. Prompts that were not routed leave no record.</div>"
     )
     recorded = fleet_queries.recorded_days(store)
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
     if recorded is None:
         _nothing()
+        if identity.owner() is None:
+            kept.cards(_FIRST_DAY, today)
         return
     oldest, newest = recorded
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
     newest = min(newest, today)  # a wrong clock must not hide the others
     oldest = min(max(oldest, _FIRST_DAY), newest)
     span = switch.chosen("days", [_SPAN, *_SPANS])
@@ -53,6 +55,8 @@ def render() -> None:
         kinds = switch.several("alarm", "Alarms about", list(figures.NAMES.values()), 260)
     columns = [_shifted(last, -back) for back in reversed(range(int(span)))]
     elements.sub(f"{columns[0]} to {last}; recorded are {oldest} to {newest}.")
+    if identity.owner() is None:
+        kept.cards(columns[0], last)
     if models:
         found = found[found["model"].isin(models)]
     if found.empty or found["day"].max() < columns[0]:
@@ -73,6 +77,8 @@ def _nothing() -> None:
         "A vLLM server with the plug-in records one in so many of the prompts that it routes "
         "(ROUTESPARSE_VLLM_RECORD_EVERY) and leaves them in this dashboard’s spool: see engine/README.md, the section "
         "about serving. To try it with the bundled model: make serve-vllm.",
+        "With ROUTESPARSE_VLLM_LOSS and ROUTESPARSE_VLLM_KEEP=1 it keeps a loss target by itself; losses, prices and "
+        "alarms of servers with this home are then shown here.",
         "A server of your own does the same with route(): give its trace a RunInfo with served=Served(…).",
     ]
     if identity.owner() is not None:
