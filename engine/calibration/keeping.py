@@ -29,14 +29,8 @@ STEP, CAP = 0.05, 4.0  # of log price; of the level
 PRIOR, CORRECTIONS, WIDEST = 4.0, 32, 4.0  # measured requests, twice; the largest correction either way
 MARGIN, PATIENCE = 1.2, 50  # alarms: the mean beyond so many targets, the price on a bound, for more requests
 
-
-@dataclass(frozen=True)
-class Replay:
-    """Of a routed prefill, nats a token: what its replay saw, and the replay's mean entropy and surprise."""
-
-    nats: float
-    entropy: float
-    surprise: float
+# Of a routed prefill, nats a token: what its replay saw, and the replay's mean entropy and surprise.
+Replay = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -74,17 +68,10 @@ class Kept:
 
 
 class Keeper:
-    """Keeps one model at a target: gives each prefill its ``price``, and is told what it lost."""
+    """Keeps one model at a target: ``state`` has the next prefill's price, ``seen`` is told what one lost."""
 
-    def __init__(
-        self,
-        fit: Fitted,
-        target: float,
-        bounds: tuple[float, float],
-        start: float,
-        state: State | None = None,
-    ) -> None:
-        """target: nats a token. bounds, start: prices; the fit's own for the target is a careful start.
+    def __init__(self, fit: Fitted, target: float, bounds: tuple[float, float], start: float | State) -> None:
+        """target: nats a token. bounds: of the price. start: a price, such as the fit's for the target, or a state.
 
         Errors: CalibrationError for bounds that are none, or of which the fit says nothing.
         """
@@ -101,13 +88,8 @@ class Keeper:
         logs = {kind: np.log(np.maximum(mean, FLOOR)) for kind, mean in means.items()}
         self._expected = np.maximum.accumulate(logs[MIXED][0])
         self._ratios = {kind: true - replayed for kind, (true, replayed) in logs.items()}
-        state = state or State(price=start, mean=target)
+        state = start if isinstance(start, State) else State(price=start, mean=target)
         self.state = replace(state, price=min(max(state.price, low), high))
-
-    @property
-    def price(self) -> float:
-        """Of the next prefill."""
-        return self.state.price
 
     def price_of(self, level: float) -> float:
         """Where the fit expects the target of texts of a level; an end of what it measured beyond that."""
@@ -118,11 +100,10 @@ class Keeper:
         self, time: str, request: str, price: float, replay: Replay, measured: float | None = None
     ) -> Kept:
         """Take in a prefill that ran with a price, and move the price. measured: its true loss, where it is known."""
-        state, kind = self.state, self.fit.nearest(replay.entropy, replay.surprise)
-        unit, ratio = (
-            math.exp(np.interp(math.log(price), self._at, of)) for of in (self._expected, self._ratios[kind])
-        )
-        raw = max(replay.nats, 0.0) * ratio
+        (nats, *point), state = replay, self.state
+        kind, at = self.fit.nearest(*point), math.log(price)
+        unit = math.exp(np.interp(at, self._at, self._expected))
+        raw = max(nats, 0.0) * math.exp(np.interp(at, self._at, self._ratios[kind]))
         true, told = state.corrections.get(kind, (PRIOR, PRIOR))
         predicted = raw * min(max(true / told, 1 / WIDEST), WIDEST)
         loss = predicted if measured is None else measured

@@ -15,14 +15,14 @@ from routesparse.engine.schema import FieldError, checked, from_json
 MOST_BYTES = 4 * 2**20  # of a log; the one before it is kept, as .before
 
 
-def folder() -> Path:
-    """Where logs lie, a file for each model and target."""
-    return paths.home() / "keeping"
-
-
 def log_of(model: str, target: float) -> Path:
     """Of a model and a target, nats a token."""
-    return folder() / f"{name_for(model)}-{target:g}.jsonl"
+    return paths.home() / "keeping" / f"{name_for(model)}-{target:g}.jsonl"
+
+
+def logs() -> list[Path]:
+    """All of this home."""
+    return sorted((paths.home() / "keeping").glob("*.jsonl"))
 
 
 def append(path: Path, kept: Kept) -> None:
@@ -48,8 +48,3 @@ def resumed(path: Path, revision: str, target: float) -> State | None:
     """The state that a log ends with, where it is of these weights and this target. Errors: as ``read``."""
     last = next(reversed(read(path)), None)
     return last.state if last and (last.revision, last.target) == (revision, target) else None
-
-
-def paths_here() -> list[Path]:
-    """The logs of this home, one a model and target."""
-    return sorted(folder().glob("*.jsonl"))

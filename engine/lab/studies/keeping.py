@@ -29,7 +29,7 @@ import numpy as np
 from routesparse.engine.calibration import fitted
 from routesparse.engine.calibration.choose import aimed
 from routesparse.engine.calibration.fitted import FLOOR, MIXED, Fitted
-from routesparse.engine.calibration.keeping import Keeper, Replay
+from routesparse.engine.calibration.keeping import Keeper
 from routesparse.engine.lab import study
 from routesparse.engine.lab.studies.selection.losses import OURS, ROWS
 from routesparse.engine.lab.studies.selection.rows import read_rows
@@ -82,10 +82,11 @@ def served(fit: Fitted, windows: Windows, target: float, arm: str, seed: int) ->
         kinds = [kind for kind in PHASES[number * len(PHASES) // REQUESTS] if kind in windows]
         documents = list(windows[kinds[random.integers(len(kinds))]].values())
         of = documents[random.integers(len(documents))]
-        window, price = of[random.integers(len(of))], fixed if every < 0 else keeper.price
-        true, *replay = (_at(price, at, values) for values in window[1:])
+        window, price = of[random.integers(len(of))], fixed if every < 0 else keeper.state.price
+        true, nats, entropy, surprise = (_at(price, at, values) for values in window[1:])
         known = true if every > 0 and number % every == every - 1 else None
-        alarms += bool(keeper.seen("-", str(number), price, Replay(*replay), known).state.alarms)
+        kept = keeper.seen("-", str(number), price, (nats, entropy, surprise), known)
+        alarms += bool(kept.state.alarms)
         losses.append(true / target)
         prices.append(round(price, 4))
     last = [float(one[-LAST:].mean()) for one in np.array_split(losses, len(PHASES))]

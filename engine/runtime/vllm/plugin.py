@@ -113,31 +113,23 @@ def _requests(runner: Any, settings: ServingSettings) -> Requests | None:
     # A request's own loss takes the place of a price of the settings.
     free = replace(settings, config=replace(settings.config, price=RouterConfig.price))
     by_request = functools.lru_cache(maxsize=64)(partial(_chosen, free, model, dtype))
-    keeping = _keeping(runner, settings, chosen, installed, served, list(layers))
-    requests = Requests(settings, chosen, by_request, served, profile, keeping)
+    requests = Requests(settings, chosen, by_request, served, profile)
+    requests.keeping = _keeping(runner, requests, installed, list(layers))
     tell(requests, installed)
     return requests
 
 
-def _keeping(
-    runner: Any,
-    settings: ServingSettings,
-    chosen: Chosen,
-    installed: Installed,
-    served: ServedModel,
-    layers: list[str],
-) -> Keeping | None:
+def _keeping(runner: Any, requests: Requests, installed: Installed, layers: list[str]) -> Keeping | None:
     """Errors: UnsupportedModelError where a loss can't be predicted, and as Keeping."""
-    if settings.keep is None or settings.loss is None:
+    settings, served = requests.settings, requests.model
+    if not settings.keep:
         return None
     if installed.stock:
-        raise UnsupportedModelError(
-            f"a loss can't be predicted where layers are stock ({installed.why}); leave {SWITCH}_KEEP out"
-        )
-    fit = fitted.needed(served.revision, served.name, settings.loss)
-    keeping = Keeping(settings.keep, fit, settings.loss, chosen, Replayer(runner, layers), served.name)
+        told = f"no loss can be predicted where layers are stock ({installed.why}); leave {SWITCH}_KEEP out"
+        raise UnsupportedModelError(told)
+    fit = fitted.needed(served.revision, served.name, settings.loss or fitted.DEFAULT_LOSS)
     steps.hear(runner.get_model())
-    return keeping
+    return Keeping(settings, fit, requests.chosen, Replayer(runner, layers), served.name)
 
 
 def _chosen(settings: ServingSettings, model: Any, dtype: str, loss: float | None) -> Chosen:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import UnsupportedModelError
-from routesparse.engine.runtime.replay import figures_of
+from routesparse.engine.runtime.replay import figures_of, rows_of
 from routesparse.engine.runtime.vllm import batch
 from routesparse.engine.runtime.vllm.batch import Row
 from routesparse.kernels.row_attention import Places, row_attention
@@ -45,22 +45,30 @@ class ReplayedRows:
 
 @dataclass
 class KeptRows:
-    """Rows int64 [R] of a prompt, ascending, and their last hidden states as the prompt's chunks made them."""
+    """Rows of a prompt, chosen when its first chunk runs, and their last hidden states as its chunks make them."""
 
     prompt: np.ndarray  # int64 [n], token ids
-    rows: np.ndarray
+    seed: int
+    whole: bool  # every row is kept beside those that are replayed in any case
+    first: int = -1  # token of the first chunk; vLLM had the keys before it
+    stretches: np.ndarray | None = None  # int64 [S, STRETCH], these; None: too few tokens to judge
+    rows: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # kept, ascending
     _hidden: list[Tensor] = field(default_factory=list)
 
     def keep(self, row: Row, hidden: Tensor) -> None:
         """Of one chunk. hidden [tokens of the batch, width]."""
+        if self.first < 0:
+            self.first, last = row.context, len(self.prompt) - 1  # which no token follows
+            found = rows_of(last - self.first, self.seed)
+            if found is not None:
+                self.stretches = found + self.first
+                self.rows = np.arange(self.first, last) if self.whole else self.stretches.flatten()
         inside = self.rows[(self.rows >= row.context) & (self.rows < row.keys)]
         self._hidden.append(hidden[torch.from_numpy(inside - row.context + row.first).to(hidden.device)])
 
-    def hidden_at(self, rows: np.ndarray) -> Tensor | None:
-        """Of some of the rows [len(rows), width]; None where not all of them ran, as when vLLM had their keys."""
-        found = torch.cat(self._hidden) if self._hidden else torch.empty(0)
-        if len(found) != len(self.rows):
-            return None
+    def hidden_at(self, rows: np.ndarray) -> Tensor:
+        """Of some of the rows, once all chunks ran, [len(rows), width]."""
+        found = torch.cat(self._hidden)
         return found[torch.from_numpy(np.searchsorted(self.rows, rows)).to(found.device)]
 
 
@@ -74,38 +82,26 @@ class Replayer:
         weight = getattr(getattr(self._model, "lm_head", None), "weight", None)
         if weight is None or not weight.is_floating_point():
             raise UnsupportedModelError(
-                "a loss can't be predicted of a model whose head is quantised or unknown"
+                "no loss can be predicted of a model whose head is quantised or unknown"
             )
         bias, words = getattr(self._model.lm_head, "bias", None), config.get_vocab_size()
         head = SimpleNamespace(weight=weight[:words], bias=None if bias is None else bias[:words])
         # As runtime/replay.py asks a model of transformers for it.
         self._of_head: Any = SimpleNamespace(get_output_embeddings=lambda: head, config=config.hf_text_config)
 
-    def figures(
-        self, kept: KeptRows, rows: np.ndarray, table: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor] | None:
+    def figures(self, kept: KeptRows, rows: np.ndarray, table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Of some of the kept rows, all [R], nats: KL between replay and run, the replay's entropy and surprise.
 
-        None where not all of them ran. table: of the block table the prompt's line.
+        table: of the block table the prompt's line.
         """
         from vllm.forward_context import set_forward_context
 
         found = kept.hidden_at(rows)
-        if found is None:
-            return None
         at, tokens = torch.from_numpy(rows).to(self._device), torch.from_numpy(kept.prompt).to(self._device)
         replayed = ReplayedRows(Places(at), table, len(tokens))
         metadata = dict.fromkeys(self._layers, replayed)
-        with (
-            torch.inference_mode(),
-            set_forward_context(
-                metadata, self._config, num_tokens=len(rows), slot_mapping={}, skip_compiled=True
-            ),
-        ):
-            exact = self._model(
-                input_ids=tokens[at].to(torch.int32),
-                positions=at,
-                intermediate_tensors=None,
-                inputs_embeds=None,
-            )
+        how = {"num_tokens": len(rows), "slot_mapping": {}, "skip_compiled": True}
+        with torch.inference_mode(), set_forward_context(metadata, self._config, **how):
+            ids = tokens[at].to(torch.int32)
+            exact = self._model(input_ids=ids, positions=at, intermediate_tensors=None, inputs_embeds=None)
             return figures_of(self._of_head, exact, found, tokens[at + 1])

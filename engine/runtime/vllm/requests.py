@@ -30,7 +30,8 @@ from routesparse.engine.runtime.quality import Chosen
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.vllm.asked import Asked
 from routesparse.engine.runtime.vllm.batch import Row
-from routesparse.engine.runtime.vllm.keeping import Keeping, Prompt
+from routesparse.engine.runtime.vllm.keeping import Keeping
+from routesparse.engine.runtime.vllm.replay import KeptRows
 from routesparse.engine.runtime.vllm.settings import ServingSettings
 from routesparse.engine.store.bundle import write_bundle
 
@@ -77,7 +78,7 @@ class _Open:
     record: bool  # was asked for
     chosen: Chosen
     target: float | None  # nats a token of its own
-    replayed: Prompt | None  # None: its loss is not predicted
+    replayed: KeptRows | None  # None: its loss is not predicted
     failed: bool = False
 
 
@@ -151,13 +152,12 @@ class Requests:
         for row in rows:
             known = self._open.get(row.request)
             if known is not None and known.replayed is not None:
-                known.replayed.kept.keep(row, hidden)
+                known.replayed.keep(row, hidden)
 
     def finish(self, rows: Sequence[Row], table: torch.Tensor | None = None) -> None:
         """The batch ran: settle what it routed, and record the sampled ones of the prompts that ended in it.
 
-        table: vLLM's block table of the batch [rows, pages].
-        """
+        table: vLLM's block table [rows, pages]."""
         for row in rows:
             known = self._open.get(row.request)
             if known is None:

@@ -5,6 +5,7 @@ vLLM hands a plug-in no arguments of its own, and its workers are other processe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,15 +22,6 @@ RECORD_EVERY = 100
 
 
 @dataclass(frozen=True)
-class Keep:
-    """How a loss target is kept; engine/runtime/vllm/keeping.py."""
-
-    every: int  # one in so many routed prompts is replayed
-    dense_every: int  # of those one in so many with all of its rows; 0: none
-    prices: tuple[float, float] | None  # the bounds; None: those of the fit
-
-
-@dataclass(frozen=True)
 class ServingSettings:
     """How requests are routed, and which of them are recorded."""
 
@@ -40,7 +32,9 @@ class ServingSettings:
     profile: str  # a latency profile's name, or "auto"
     record_every: int  # one in so many routed requests leaves a bundle; 0: none does
     spool: Path
-    keep: Keep | None = None  # None: the price stays
+    keep: int = 0  # one in so many routed requests has its loss predicted, and moves the price; 0: it stays
+    keep_dense: int = 0  # of these one in so many has its true loss measured; 0: none
+    keep_prices: tuple[float, float] | None = None  # bounds; None: the fit's
 
 
 def from_environment(environment: Mapping[str, str], on_gpu: bool) -> ServingSettings | None:
@@ -70,8 +64,10 @@ def from_environment(environment: Mapping[str, str], on_gpu: bool) -> ServingSet
         raise ConfigError(
             f"{SWITCH}_LOSS sets the price; leave {SWITCH}_CALIBRATION out, and of {SWITCH}_CONFIG price and policy"
         )
-    keep = _keep(given)
-    if keep is not None and loss is None:
+    keep = _count(
+        given, "_KEEP", 0, "1 predicts the loss of every routed request, 10 of one in ten, 0 of none"
+    )
+    if keep and loss is None:
         raise ConfigError(f"{SWITCH}_KEEP keeps a loss target; set {SWITCH}_LOSS, such as 0.01")
     return ServingSettings(
         config=config,
@@ -82,6 +78,10 @@ def from_environment(environment: Mapping[str, str], on_gpu: bool) -> ServingSet
         record_every=_count(given, "_RECORD_EVERY", RECORD_EVERY, "1 records every routed request, 0 none"),
         spool=Path(spool).expanduser().resolve() if spool else paths.spool(),
         keep=keep,
+        keep_dense=_count(
+            given, "_KEEP_DENSE", 0, "50 measures the loss of one in 50 predicted ones, 0 of none"
+        ),
+        keep_prices=_prices(given.get(f"{SWITCH}_KEEP_PRICES")),
     )
 
 
@@ -112,23 +112,18 @@ def _loss(text: str) -> float:
     return loss
 
 
-def _keep(given: Mapping[str, str]) -> Keep | None:
-    every = _count(
-        given, "_KEEP", 0, "1 predicts the loss of every routed request, 10 of one in ten, 0 of none"
-    )
-    dense = _count(given, "_KEEP_DENSE", 0, "50 measures the loss of one in 50 predicted ones, 0 of none")
-    text = given.get(f"{SWITCH}_KEEP_PRICES")
-    if not every:
+def _prices(text: str | None) -> tuple[float, float] | None:
+    if not text:
         return None
     try:
-        prices = tuple(map(float, text.split(":"))) if text else None
+        low, high = map(float, text.split(":"))
     except ValueError:
-        prices = ()
-    if prices is not None and (len(prices) != 2 or not 0 < prices[0] <= prices[1]):
+        low, high = math.inf, 0.0
+    if not 0 < low <= high:
         raise ConfigError(
             f"{SWITCH}_KEEP_PRICES={text!r} must be two prices, the lower one first, such as 0.1:0.5"
         )
-    return Keep(every, dense, None if prices is None else (prices[0], prices[1]))
+    return low, high
 
 
 def _count(given: Mapping[str, str], name: str, default: int, means: str) -> int:

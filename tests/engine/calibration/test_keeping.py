@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from routesparse.engine.calibration import keeping_log
-from routesparse.engine.calibration.keeping import PATIENCE, STEP, Keeper, Replay, State
+from routesparse.engine.calibration.keeping import PATIENCE, STEP, Keeper, State
 from routesparse.engine.errors import CalibrationError
 from tests.engine.calibration.test_fitted import made, rows
 
@@ -23,10 +23,10 @@ def serve(keeper, requests, harder=1.0, ratio=1.5, dense=0, spread=0.0):
     """True losses of texts that lose so many times what the fit's do, with a true ratio of their own."""
     random, losses = np.random.default_rng(0), []
     for number in range(requests):
-        price = keeper.price
+        price = keeper.state.price
         true = 0.016 * price * harder * math.exp(spread * random.normal() - spread**2 / 2)
         known = true if dense and number % dense == 0 else None
-        keeper.seen("2026-11-27T12:00:00", str(number), price, Replay(true / ratio, 2.0, 2.5), known)
+        keeper.seen("2026-11-27T12:00:00", str(number), price, (true / ratio, 2.0, 2.5), known)
         losses.append(true)
     return losses
 
@@ -41,11 +41,11 @@ def test_the_mean_loss_comes_to_the_target_whatever_the_texts(harder):
 def test_a_step_is_bounded_and_one_wild_request_moves_little():
     keeper = Keeper(fit_of(), 0.005, BOUNDS, start=0.3)
     serve(keeper, 200)
-    before = keeper.price
-    keeper.seen("t", "wild", before, Replay(50.0, 2.0, 2.5))
-    assert keeper.price == pytest.approx(before * math.exp(-STEP))
+    before = keeper.state.price
+    keeper.seen("t", "wild", before, (50.0, 2.0, 2.5))
+    assert keeper.state.price == pytest.approx(before * math.exp(-STEP))
     serve(keeper, 100)
-    assert keeper.price == pytest.approx(before, rel=0.05)
+    assert keeper.state.price == pytest.approx(before, rel=0.05)
 
 
 def test_measured_losses_correct_texts_whose_replay_says_too_little():
@@ -57,9 +57,9 @@ def test_measured_losses_correct_texts_whose_replay_says_too_little():
 
 def test_the_price_stays_within_its_bounds_and_an_alarm_says_so():
     keeper = Keeper(fit_of(), 0.005, (0.2, 0.3), start=0.8)
-    assert keeper.price == 0.3
+    assert keeper.state.price == 0.3
     losses = serve(keeper, PATIENCE, harder=4.0)
-    assert keeper.price == pytest.approx(0.2, rel=0.05) and not keeper.state.alarms
+    assert keeper.state.price == pytest.approx(0.2, rel=0.05) and not keeper.state.alarms
     serve(keeper, PATIENCE, harder=4.0)
     assert keeper.state.alarms == ("beyond", "bounded") and losses[-1] > 0.006
 
@@ -67,8 +67,8 @@ def test_the_price_stays_within_its_bounds_and_an_alarm_says_so():
 def test_a_request_that_ran_with_an_older_price_counts_as_it_ran():
     keeper, other = (Keeper(fit_of(), 0.005, BOUNDS, start=0.3) for _ in range(2))
     for price in (0.1, 0.8):
-        keeper.seen("t", "a", price, Replay(0.016 * price / 1.5, 2.0, 2.5))
-        other.seen("t", "a", 0.3, Replay(0.016 * 0.3 / 1.5, 2.0, 2.5))
+        keeper.seen("t", "a", price, (0.016 * price / 1.5, 2.0, 2.5))
+        other.seen("t", "a", 0.3, (0.016 * 0.3 / 1.5, 2.0, 2.5))
     assert keeper.state.level == pytest.approx(other.state.level, rel=1e-4)
 
 
@@ -81,8 +81,8 @@ def test_bounds_that_the_fit_knows_nothing_of_are_refused():
 def test_a_server_that_is_started_again_goes_on_from_its_log(tmp_path):
     path, whole = tmp_path / "some.jsonl", Keeper(fit_of(), 0.005, BOUNDS, start=0.2)
     for number in range(40):
-        price = whole.price
-        kept = whole.seen("t", str(number), price, Replay(0.02 * price / 1.5, 2.0, 2.5), 0.02 * price)
+        price = whole.state.price
+        kept = whole.seen("t", str(number), price, (0.02 * price / 1.5, 2.0, 2.5), 0.02 * price)
         keeping_log.append(path, kept)
     with path.open("a") as file:
         file.write('\n{"time": "t", "requ')
@@ -105,6 +105,6 @@ def test_a_full_log_gives_way_to_a_new_one(tmp_path, monkeypatch):
     monkeypatch.setattr(keeping_log, "MOST_BYTES", 10)
     path, keeper = tmp_path / "some.jsonl", Keeper(fit_of(), 0.005, BOUNDS, start=0.2)
     for name in ("a", "b"):
-        keeping_log.append(path, keeper.seen("t", name, 0.2, Replay(0.001, 2.0, 2.5)))
+        keeping_log.append(path, keeper.seen("t", name, 0.2, (0.001, 2.0, 2.5)))
     assert [one.request for one in keeping_log.read(path)] == ["b"]
     assert [one.request for one in keeping_log.read(tmp_path / "some.before")] == ["a"]

@@ -17,7 +17,7 @@ from routesparse.engine.runtime.vllm import plugin
 from routesparse.engine.runtime.vllm.batch import Row
 from routesparse.engine.runtime.vllm.installed import Installed
 from routesparse.engine.runtime.vllm.replay import KeptRows
-from routesparse.engine.runtime.vllm.settings import Keep, from_environment
+from routesparse.engine.runtime.vllm.settings import from_environment
 from tests.engine.runtime.test_vllm_engine import HAS_VLLM, HERE, OWN
 
 with_vllm = pytest.mark.skipif(
@@ -32,10 +32,14 @@ def settings(**given):
 
 
 def test_a_target_is_kept_where_it_is_asked_for():
-    assert settings(_LOSS="0.01").keep is None and settings(_KEEP="0").keep is None
-    assert settings(_LOSS="0.01", _KEEP="1").keep == Keep(1, 0, None)
+    def told(**given):
+        found = settings(**given)
+        return found.keep, found.keep_dense, found.keep_prices
+
+    assert told(_LOSS="0.01") == told(_KEEP="0") == (0, 0, None)
+    assert told(_LOSS="0.01", _KEEP="1") == (1, 0, None)
     given = {"_KEEP": "4", "_KEEP_DENSE": "20", "_KEEP_PRICES": "0.1:0.5"}
-    assert settings(_LOSS="0.01", **given).keep == Keep(4, 20, (0.1, 0.5))
+    assert told(_LOSS="0.01", **given) == (4, 20, (0.1, 0.5))
 
 
 @pytest.mark.parametrize(
@@ -54,22 +58,28 @@ def test_a_setting_that_keeps_nothing_is_refused_in_one_line(given, message):
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_rows_are_kept_of_every_chunk_they_lie_in():
-    """A prompt of 10 tokens in chunks of 4 and 6, behind one and three tokens of other requests."""
-    kept = KeptRows(np.arange(10), np.array([1, 3, 4, 8]))
-    kept.keep(Row("a", 1, 1, 4, 0, 10), torch.arange(100, 105)[:, None].float())
-    assert kept.hidden_at(np.array([1, 3])) is None  # the others did not run yet
-    kept.keep(Row("a", 2, 3, 6, 4, 10), torch.arange(200, 209)[:, None].float())
-    assert kept.hidden_at(np.array([3, 8]))[:, 0].tolist() == [104, 207]
+@pytest.mark.parametrize("cached", [0, 100])
+def test_rows_are_kept_of_every_chunk_that_runs(cached):
+    """A prompt in two chunks behind tokens of other requests, perhaps after tokens whose keys vLLM had."""
+    kept, between = KeptRows(np.arange(1_200), seed=1, whole=False), 700
+    for first, (start, end) in zip((1, 3), ((cached, between), (between, 1_200)), strict=True):
+        row = Row("a", first, first, end - start, start, 1_200)
+        kept.keep(
+            row, torch.arange(start - first, end)[:, None].float()
+        )  # each token's state is its position
+    assert (
+        kept.stretches.shape == (16, 16) and kept.stretches.min() >= cached and kept.stretches.max() < 1_199
+    )
+    some = kept.stretches.flatten()[5::40]
+    assert kept.hidden_at(some)[:, 0].tolist() == some.tolist()
 
 
 def test_a_model_with_stock_layers_is_refused():
-    served, chosen = SimpleNamespace(name="some", revision=""), None
-    asked, installed = settings(_LOSS="0.01", _KEEP="1"), Installed(2, {"a sliding window": 1})
+    requests = SimpleNamespace(settings=settings(_LOSS="0.01", _KEEP="1"), model=None)
     with pytest.raises(
         UnsupportedModelError, match=r"layers are stock \(1 because of a sliding window\); leave"
     ):
-        plugin._keeping(None, asked, chosen, installed, served, ["a", "b"])
+        plugin._keeping(None, requests, Installed(2, {"a sliding window": 1}), ["a", "b"])
 
 
 @pytest.fixture(scope="module")

@@ -94,7 +94,7 @@ def main():
     runs = [verified_tables(path)[1]["run"].to_pylist()[0] for path in (FOLDER / "kept").iterdir()]
     runs.sort(key=lambda run: int(run["prompt_name"].split("-")[0]))
     found["recorded"] = [[run[name] for name in ("loss_nats", "loss_target", "loss_fit")] for run in runs]
-    found["next"] = set_up(llm, None, 0, DEMO_PROFILE, **KEEP).keeping.keeper.price
+    found["next"] = set_up(llm, None, 0, DEMO_PROFILE, **KEEP).keeping.keeper.state.price
     print("RESULTS")
     print(json.dumps(found))
 
