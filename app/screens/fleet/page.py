@@ -56,7 +56,7 @@ def render() -> None:
     columns = [_shifted(last, -back) for back in reversed(range(int(span)))]
     elements.sub(f"{columns[0]} to {last}; recorded are {oldest} to {newest}.")
     if identity.owner() is None:
-        kept.cards(columns[0], last)
+        kept.cards(columns[0], today if last == newest else last)  # few requests are recorded
     if models:
         found = found[found["model"].isin(models)]
     if found.empty or found["day"].max() < columns[0]:

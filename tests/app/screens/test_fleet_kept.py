@@ -65,3 +65,9 @@ def test_a_damaged_log_is_named(log, open_page):
     log.write_text('\n{"state": {"corrections": {}}}')
     page = open_page("fleet")
     assert not page.exception and "m-0.01.jsonl: time is missing; move the file away" in text_of(page)
+
+
+def test_a_log_is_nobodys_on_a_dashboard_with_a_login(log, open_page, login):
+    login()
+    ann = {"is_logged_in": True, "iss": "https://login.example", "sub": "ann"}
+    assert "loss target 0.01" not in text_of(open_page("fleet", user=ann))
