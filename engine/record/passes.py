@@ -238,6 +238,7 @@ class RunInfo:
     run_id: str | None = None  # None: a new one; a job's worker names its run before it starts
     rope: str | None = None  # the JSON of the RopeScaling that the model was loaded with
     served: Served | None = None  # None: somebody's analysis
+    cached_tokens: int = 0  # its first ones, whose keys another request left: nothing was decided of them
     probe_bytes: int | None = None  # of heatmaps before compression; None: to_rows.PROBE_BYTES
 
 

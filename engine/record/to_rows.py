@@ -180,7 +180,8 @@ def _asked_for(config: RouterConfig, info: RunInfo) -> dict[str, Any]:
     """The router's settings; where the model's positions were rescaled, how; of a server's request, whose."""
     rope = {} if info.rope is None else {"rope": info.rope}
     served = {} if info.served is None else {"served": asdict(info.served)}
-    return config.to_dict() | rope | served
+    cached = {"cached_tokens": info.cached_tokens} if info.cached_tokens else {}
+    return config.to_dict() | rope | served | cached
 
 
 def _run(

@@ -110,7 +110,7 @@ def _router(config: Any) -> Any:
     """A router's settings that decide what is read."""
     if not isinstance(config, dict):
         return None
-    aside = ("break_even_tokens", "seed", "served")
+    aside = ("break_even_tokens", "seed", "served", "cached_tokens")
     return {name: value for name, value in config.items() if name not in aside}
 
 

@@ -1,9 +1,9 @@
 """A vLLM attention backend that routes the prompts of a batch and leaves its other rows to the stock one.
 
-``routed(stock)`` subclasses any backend of vLLM 0.32 whose pages hold [pages, Hkv, tokens, 2 d]. A batch without a
-routed row takes the stock path untouched. Of a mixed batch the metadata is built twice, once for all rows (layers that
-are not routed, and whoever else reads it) and once for the rows that are left, which the stock kernel then sees packed
-as if they were the whole batch.
+``routed(stock)`` subclasses any backend of vLLM whose pages hold [pages, Hkv, tokens, 2 d]. A batch without a routed
+row takes the stock path untouched, and of decodes alone the stock graph. Of a mixed batch the metadata is built twice,
+once for all rows (layers that are not routed, and whoever else reads it) and once for the rows that are left, which the
+stock kernel then sees packed as if they were the whole batch.
 
 Tested on CPU_ATTN. FLASH_ATTN and TRITON_ATTN take the same path, but were never run.
 """
@@ -66,9 +66,13 @@ def _builder(stock: Any) -> Any:
     class RoutedMetadataBuilder(stock):
         """Builds the stock metadata, and of a batch with routed rows that of the others."""
 
-        # A decision depends on values, so no graph may replay it.
-        _cudagraph_support = AttentionCGSupport.NEVER
         supports_update_block_table = False
+
+        @classmethod
+        def get_cudagraph_support(cls, *given: Any) -> Any:
+            """A decision depends on values, so no graph may replay it; decodes alone are never routed."""
+            most = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
+            return min(super().get_cudagraph_support(*given), most, key=lambda support: support.value)
 
         def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: Any) -> None:
             refusals.check_engine(vllm_config)
@@ -87,7 +91,8 @@ def _builder(stock: Any) -> Any:
                 rest = [row for row in rows if row not in step.routed]
                 places, left = batch.token_places(rest, common_attn_metadata.seq_lens.device), None
                 if rest:
-                    left = super().build(0, _of_rows(common_attn_metadata, rest, places), fast_build)
+                    # Fast: without the schedule that FLASH_ATTN keeps in one buffer for all of its metadata.
+                    left = super().build(0, _of_rows(common_attn_metadata, rest, places), fast_build=True)
                 setattr(metadata, _ATTRIBUTE, Mixed(step.requests, step.routed, left, places))
             return metadata
 
@@ -101,6 +106,8 @@ def _of_rows(common: Any, rows: Sequence[Row], places: torch.Tensor) -> Any:
 
     def taken(values: Any, where: torch.Tensor) -> Any:
         return None if values is None else values[where.to(values.device)]
+
+    derived = ("req_idx", "_seq_lens_cpu", "_num_computed_tokens_cpu")  # each in some versions only
 
     return replace(
         common,
@@ -116,9 +123,9 @@ def _of_rows(common: Any, rows: Sequence[Row], places: torch.Tensor) -> Any:
         positions=taken(common.positions, places),
         is_prefilling=taken(common.is_prefilling, lines),
         seq_lens_cpu_upper_bound=taken(common.seq_lens_cpu_upper_bound, lines),
-        req_idx=None,
         _num_computed_tokens_cache=None,
         _token_to_req_indices_cache=None,
+        **{name: None for name in derived if hasattr(common, name)},
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import hashlib
 import os
 from dataclasses import replace
 from functools import partial
@@ -40,14 +42,14 @@ def register() -> None:
     refusals.check_version(vllm.__version__)
     from vllm.exceptions import VLLMValidationError
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
-    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+    from vllm.v1.request import Request
     from vllm.v1.worker.worker_base import WorkerWrapperBase
 
     # The CPU platform takes CPU_ATTN whatever is chosen, so stock names are overridden.
     names = ("CPU_ATTN",) if current_platform.is_cpu() else ("FLASH_ATTN", "TRITON_ATTN")
     for name in names:
         register_backend(AttentionBackendEnum[name], f"{__name__}.{name}")
-    steps.follow(GPUModelRunner)
+    keep_apart(Request, settings)
     refuse_early(type(current_platform), VLLMValidationError)
     steps.at_start(WorkerWrapperBase, lambda runner: _requests(runner, settings))
 
@@ -69,6 +71,33 @@ def refuse_early(platform: Any, refusal: type[Exception]) -> None:
         return validate_request
 
     steps.wrap(platform, "validate_request", checked, staticmethod)
+
+
+def keep_apart(request_class: Any, settings: ServingSettings) -> None:
+    """Let requests share keys in vLLM's prefix cache only with those that are routed the same way.
+
+    request_class: vLLM's Request, whose hashes of blocks begin with the salt of the request it is made from.
+    """
+
+    def salted(stock: Any) -> Any:
+        def from_engine_core_request(request: Any, *rest: Any) -> Any:
+            own = copy.copy(request)
+            own.cache_salt = way_of(settings, request.sampling_params) + (request.cache_salt or "")
+            return stock(own, *rest)
+
+        return from_engine_core_request
+
+    steps.wrap(request_class, "from_engine_core_request", salted, staticmethod)
+
+
+def way_of(settings: ServingSettings, params: Any) -> str:
+    """How a request is routed, as 16 hexadecimal digits. params: vLLM's SamplingParams, or None."""
+    try:
+        asked = Asked.of(getattr(params, "extra_args", None))
+    except ConfigError:
+        asked = Asked(route=False)  # as it is served
+    way = (settings.config, settings.calibration, settings.loss, asked.loss) if asked.route else None
+    return hashlib.sha256(repr(way).encode()).hexdigest()[:16]
 
 
 @functools.cache

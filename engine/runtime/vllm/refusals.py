@@ -12,7 +12,7 @@ from routesparse.engine.errors import InputError, UnsupportedModelError
 from routesparse.engine.models.refusals import check_family_name
 from routesparse.engine.runtime.vllm.settings import SWITCH
 
-VERSIONS = ("0.31.0", "0.32.0")  # that were compared; vLLM promises no stability here
+VERSIONS = ("0.26.0", "0.31.0", "0.32.0")  # that were compared; vLLM promises no stability here
 CPU_KERNELS = ("vec", "vec16")  # of CPU_ATTN: the layout of their pages is known
 
 _EXTRAS = {
@@ -39,11 +39,6 @@ def check_engine(config: Any) -> None:
     """
     for refused, why in (
         (
-            config.cache_config.enable_prefix_caching,
-            "prefix caching would hand the keys and values of routed prompts to other requests, where no certificate "
-            "covers them; start vLLM with --no-enable-prefix-caching",
-        ),
-        (
             config.kv_transfer_config is not None,
             "a KV connector would hand the keys and values of routed prompts to other engines; start vLLM without one",
         ),
@@ -59,10 +54,6 @@ def check_engine(config: Any) -> None:
         (
             getattr(config.model_config, "enable_prompt_embeds", False),
             "prompts given as embeddings have no token ids to draw rows by; start vLLM without --enable-prompt-embeds",
-        ),
-        (
-            config.use_v2_model_runner,
-            "vLLM's second model runner was never compared; set VLLM_USE_V2_MODEL_RUNNER=0",
         ),
         (
             config.cache_config.cache_dtype

@@ -1,8 +1,9 @@
 """The requests that one vLLM engine is prefilling: a routing session each, and the record of one in so many.
 
 A session lives from a request's first chunk to its last; a request that vLLM preempts begins again, one that it drops
-is forgotten. Whatever is wrong with one request's input is logged, and that request served by dense attention: a
-server goes on. A defect of ours is not caught.
+is forgotten. Tokens whose keys came from vLLM's prefix cache are read, and nothing is decided of them. Whatever is
+wrong with one request's input is logged, and that request served by dense attention: a server goes on. A defect of ours
+is not caught.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ class _Open:
     chosen: Chosen
     target: float | None  # nats a token of its own
     replayed: KeptRows | None  # None: its loss is not predicted
+    cached: int  # tokens before its first chunk, of which vLLM had the keys
     failed: bool = False
 
 
@@ -92,6 +94,8 @@ class Requests:
     model: ServedModel
     profile: LatencyProfile | ProfileByName | None = None  # None: settings.profile, until a request asked
     keeping: Keeping | None = None  # None: the price stays
+    known: dict[str, Any] = field(default_factory=dict)  # vLLM's NewRequestData of those that did not end
+    _reached: dict[str, int] = field(default_factory=dict)  # tokens of which keys were computed, or found
     _open: dict[str, _Open] = field(default_factory=dict)
     _recorded: set[str] = field(default_factory=set)  # of those that may come again, after a preemption
     _routed: int = 0
@@ -110,7 +114,8 @@ class Requests:
     def forget(self, requests: Iterable[str]) -> None:
         """These ended, or were dropped by whoever sent them."""
         for request in requests:
-            self._open.pop(request, None)
+            for held in (self.known, self._reached, self._open):
+                held.pop(request, None)
             self._recorded.discard(request)
 
     def choose(self, rows: Sequence[Row], prompt_of: PromptOf) -> tuple[Row, ...]:
@@ -121,10 +126,12 @@ class Requests:
         least, routed = self._least, []
         shortest = max(least, self.chosen.config.break_even_tokens or 0)
         for row in rows:
-            if row.context == 0:
+            begins = row.context < row.prompt_tokens and row.context != self._reached.get(row.request)
+            self._reached[row.request] = row.keys
+            if begins:
                 self._open.pop(row.request, None)
-                if row.tokens > 1 and row.prompt_tokens >= shortest:
-                    self._begin(row.request, *prompt_of(row.request))
+                if row.prompt_tokens >= shortest:
+                    self._begin(row, *prompt_of(row.request))
                 else:
                     self._count_short(row)
             known = self._open.get(row.request)
@@ -174,19 +181,19 @@ class Requests:
     def _least(self) -> int:
         return self.chosen.config.least_body_rows + self.chosen.config.tail_tokens
 
-    def _begin(self, request: str, prompt: Sequence[int], extra: Mapping[str, Any] | None) -> None:
+    def _begin(self, row: Row, prompt: Sequence[int], extra: Mapping[str, Any] | None) -> None:
         try:
             asked = Asked.of(extra)
             chosen = self.chosen if asked.loss is None else self.by_loss(asked.loss)
             if self.keeping is not None and asked.loss is None:
                 chosen = self.keeping.applied(chosen)
         except InputError as error:
-            log.warning("RouteSparse leaves request %s to vLLM: %s", request, error)
+            log.warning("RouteSparse leaves request %s to vLLM: %s", row.request, error)
             return
         if asked.route:
             replayed = self.keeping.begun(prompt, prompt_digest(prompt)) if self.keeping else None
             session = self._session(prompt, chosen)
-            self._open[request] = _Open(session, asked.record, chosen, asked.loss, replayed)
+            self._open[row.request] = _Open(session, asked.record, chosen, asked.loss, replayed, row.context)
 
     def _session(self, prompt: Sequence[int], chosen: Chosen) -> RoutingSession:
         session = RoutingSession(
@@ -237,6 +244,7 @@ class Requests:
             prompt_name=clean_label(request),
             prompt_sha256=trace.salt,
             served=Served("vllm", every) if due else None,  # one that was asked for stands for no others
+            cached_tokens=known.cached,
         )
         try:
             record = trace.record()

@@ -2,7 +2,7 @@
 
 vLLM tells a backend how long rows are, not whose: requests, prompts and their ends are known to the model runner. So
 ``follow`` wraps its ``execute_model``. The step is current while that runs, in the engine's own thread. ``at_start``
-gives a runner its Requests, without which it is left to vLLM.
+gives a runner its Requests, without which it is left to vLLM. vLLM has two model runners, and either is followed.
 """
 
 from __future__ import annotations
@@ -29,27 +29,33 @@ class Step:
         self.requests = requests
         self.routed: tuple[Row, ...] = ()
         self.table: Any = None  # the block table [rows, pages], once vLLM has built the batch's metadata
-        self._runner, self._scheduled = runner, scheduled
+        # vLLM's InputBatch, in the order of the rows; the second model runner makes it as the step goes.
+        self.batch: Any = getattr(runner, "input_batch", None)
+        self._scheduled = scheduled
         self._rows: tuple[Row, ...] | None = None
 
     def rows(self, starts: Sequence[int]) -> tuple[Row, ...]:
-        """The batch's rows; the first call chooses those that are routed. starts: int [rows + 1], as vLLM has them.
+        """The batch's rows; the first call chooses those that are routed.
 
+        starts: int [rows + 1], as vLLM has them; a captured graph's batch has empty rows behind the others.
         Errors: RuntimeError where vLLM's batch is not in the order that its runner lists.
         """
         if self._rows is None:
-            listed, known = self._runner.input_batch, self._runner.requests
+            listed, known = self.batch, self.requests.known
+            second = hasattr(listed, "num_computed_tokens_np")
+            computed = listed.num_computed_tokens_np if second else listed.num_computed_tokens_cpu
             self._rows = rows_of(
                 listed.req_ids,
                 self._scheduled.num_scheduled_tokens,
-                listed.num_computed_tokens_cpu,
-                {request: known[request].num_prompt_tokens for request in listed.req_ids},
+                computed,
+                {request: len(known[request].prompt_token_ids) for request in listed.req_ids},
             )
             self.routed = self.requests.choose(
                 self._rows,
                 lambda r: (known[r].prompt_token_ids, getattr(known[r].sampling_params, "extra_args", None)),
             )
-        if [row.first for row in self._rows] != list(starts[:-1]) or self._rows[-1].place.stop != starts[-1]:
+        count, end = len(self._rows), self._rows[-1].place.stop
+        if [row.first for row in self._rows] != list(starts[:count]) or {*starts[count:]} != {end}:
             raise RuntimeError(f"vLLM's batch begins its rows at {starts}, its runner lists {self._rows}")
         return self._rows
 
@@ -72,9 +78,10 @@ def follow(runner_class: Any) -> None:
     def followed(stock: Any) -> Any:
         def execute_model(self: Any, scheduler_output: Any, *rest: Any, **named: Any) -> Any:
             requests: Requests | None = getattr(self, _ATTRIBUTE, None)
-            if requests is None:
+            if requests is None or named.get("dummy_run"):
                 return stock(self, scheduler_output, *rest, **named)
             requests.forget(scheduler_output.finished_req_ids)
+            requests.known |= {new.req_id: new for new in scheduler_output.scheduled_new_reqs}
             step = Step(requests, self, scheduler_output)
             token = _current.set(step)
             try:
@@ -86,7 +93,18 @@ def follow(runner_class: Any) -> None:
 
         return execute_model
 
+    def listed(stock: Any) -> Any:
+        def prepare_inputs(self: Any, *given: Any, **named: Any) -> Any:
+            batch, step = stock(self, *given, **named), current()
+            if step is not None:
+                step.batch = batch
+            return batch
+
+        return prepare_inputs
+
     wrap(runner_class, "execute_model", followed)
+    if hasattr(runner_class, "prepare_inputs"):  # the second model runner
+        wrap(runner_class, "prepare_inputs", listed)
 
 
 def hear(model: Any) -> None:
@@ -102,7 +120,7 @@ def hear(model: Any) -> None:
 
 
 def at_start(worker_class: Any, requests_of: Callable[[Any], Requests | None]) -> None:
-    """Make a model runner's Requests as soon as its model and pages are there; once, however often it is called.
+    """Make and follow a model runner's Requests as soon as it may serve; once, however often it is called.
 
     worker_class: vLLM's WorkerWrapperBase, which holds the worker of any device with either model runner.
     requests_of: None leaves the runner to vLLM.
@@ -111,10 +129,19 @@ def at_start(worker_class: Any, requests_of: Callable[[Any], Requests | None]) -
     def prepared(stock: Any) -> Any:
         def initialize_from_config(self: Any, *given: Any, **named: Any) -> None:
             stock(self, *given, **named)
-            runner = self.worker.model_runner
-            setattr(runner, _ATTRIBUTE, requests_of(runner))
+            wrap(type(self.worker), "compile_or_warm_up_model", warmed)
 
         return initialize_from_config
+
+    def warmed(stock: Any) -> Any:
+        # Its warm-up runs batches of prompts that nobody sent.
+        def compile_or_warm_up_model(self: Any, *given: Any, **named: Any) -> Any:
+            result, runner = stock(self, *given, **named), self.model_runner
+            setattr(runner, _ATTRIBUTE, requests_of(runner))
+            follow(type(runner))
+            return result
+
+        return compile_or_warm_up_model
 
     wrap(worker_class, "initialize_from_config", prepared)
 

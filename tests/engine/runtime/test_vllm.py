@@ -16,6 +16,7 @@ from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import CalibrationError, ConfigError, InputError, UnsupportedModelError
 from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.models.load import load_model
+from routesparse.engine.runtime.current_prompt import NamedPrompt
 from routesparse.engine.runtime.quality import Chosen
 from routesparse.engine.runtime.route import route
 from routesparse.engine.runtime.session import RoutingSession
@@ -264,7 +265,6 @@ def test_one_in_three_routed_prompts_is_recorded_each_once(tmp_path):
         Row("a", 0, 0, 1, 40, 40),  # decodes
         Row("a", 0, 0, 100, 320, 320),  # verifies speculated tokens, behind the prompt
         Row("a", 0, 0, 40, 0, 40),  # too short to be probed
-        Row("a", 0, 0, 300, 100, 400),  # its first chunk was never seen
     ],
 )
 def test_other_rows_are_left_to_the_stock_kernel(tmp_path, row):
@@ -464,19 +464,36 @@ def test_a_dropped_request_is_forgotten(tmp_path):
     first = Row("a", 0, 0, 160, 0, TOKENS)
     assert requests.choose([first], prompt_of) == (first,)
     requests.forget(["a", "unknown"])
-    assert requests.choose([Row("a", 0, 0, 160, 160, TOKENS)], prompt_of) == ()
+    assert not requests._open and not requests._reached
+
+
+def test_a_prompt_whose_first_tokens_another_left_in_the_cache_is_routed_from_there_on(tmp_path):
+    """Its rows are those of the chunk behind; the record says how many tokens nothing was decided of."""
+    requests, whole = requests_into(tmp_path), inputs_of(1)
+    behind = AttentionInputs(whole.q[:, :, 128:], whole.k, whole.v, whole.scale)
+    (first, _) = prefill(requests, Row("b", 0, 0, TOKENS - 128, 128, TOKENS), behind)
+    alone = RoutingSession(CONFIG, profile=PROFILE, salt=salt_of("b"), prompts=NamedPrompt)
+    assert torch.equal(first, alone.attend(behind, layer=0))
+    prefill(requests, Row("a", 0, 0, TOKENS, 0, TOKENS), whole)
+    found = {name: json.loads(row["config_json"]) for name, row in recorded(tmp_path).items()}
+    assert found["b"]["cached_tokens"] == 128 and "cached_tokens" not in found["a"]
+
+
+@pytest.mark.parametrize("resumed_at", [0, 128])
+def test_a_preempted_prompt_begins_again_where_its_keys_end(tmp_path, resumed_at):
+    """At token 160 its own keys would all be there still, and it would go on."""
+    requests = requests_into(tmp_path)
+    requests.choose([Row("a", 0, 0, 160, 0, TOKENS)], prompt_of)
+    begun = requests._open["a"]
+    requests.choose([Row("a", 0, 0, TOKENS - resumed_at, resumed_at, TOKENS)], prompt_of)
+    assert requests._open["a"] is not begun and requests._open["a"].cached == resumed_at
 
 
 class Runner:
     """As much of vLLM's model runner as a step reads."""
 
-    def __init__(self, starts, extra=None):
+    def __init__(self, starts):
         self.input_batch = SimpleNamespace(req_ids=["d", "p"], num_computed_tokens_cpu=[9, 0])
-        self.requests = {
-            "d": SimpleNamespace(num_prompt_tokens=9, prompt_token_ids=[1] * 9, sampling_params=None),
-            "p": SimpleNamespace(num_prompt_tokens=TOKENS, prompt_token_ids=[1] * TOKENS),
-        }
-        self.requests["p"].sampling_params = SimpleNamespace(extra_args=extra)
         self.starts, self.seen = starts, None
 
     def execute_model(self, scheduled, late=None):
@@ -486,35 +503,70 @@ class Runner:
         return scheduled, late
 
 
-def scheduled():
-    return SimpleNamespace(finished_req_ids={"gone"}, num_scheduled_tokens={"d": 1, "p": TOKENS})
+class SecondRunner(Runner):
+    """As much of the second one, which makes its batch as the step goes."""
+
+    def __init__(self, starts):
+        super().__init__(starts)
+        self.listed = SimpleNamespace(req_ids=["d", "p"], num_computed_tokens_np=[9, 0])
+        del self.input_batch
+
+    def prepare_inputs(self, scheduled):
+        return self.listed
+
+    def execute_model(self, scheduled, late=None, dummy_run=False):
+        if not dummy_run:
+            assert self.prepare_inputs(scheduled) is self.listed
+            return super().execute_model(scheduled, late)
+        assert steps.current() is None
 
 
-@pytest.fixture
-def runner_class(tmp_path):
-    """A class of its own, of which steps are followed; each of its runners was given Requests once, at the start."""
+def scheduled(extra=None):
+    def new(request, tokens, params):
+        return SimpleNamespace(req_id=request, prompt_token_ids=[1] * tokens, sampling_params=params)
 
-    class Own(Runner):
+    asked = SimpleNamespace(extra_args=extra)
+    return SimpleNamespace(
+        finished_req_ids={"gone"},
+        num_scheduled_tokens={"d": 1, "p": TOKENS},
+        scheduled_new_reqs=[new("d", 9, None), new("p", TOKENS, asked)],
+    )
+
+
+@pytest.fixture(params=[Runner, SecondRunner])
+def runner_class(tmp_path, request):
+    """A class of its own, of which steps are followed; each of its runners was given Requests once, when warm."""
+
+    class Own(request.param):
         given = 0
 
         def __init__(self, *given):
             super().__init__(*given)
-            Worker(self).initialize_from_config(["pages"])
+            wrapper = WorkerWrapper(self)
+            wrapper.initialize_from_config(["pages"])
+            assert wrapper.worker.compile_or_warm_up_model() == "seconds"
 
     class Worker:
         def __init__(self, runner):
-            self.worker = SimpleNamespace(model_runner=runner)
+            self.model_runner = runner
+
+        def compile_or_warm_up_model(self):
+            assert self.model_runner.given == 0
+            return "seconds"
+
+    class WorkerWrapper:
+        def __init__(self, runner):
+            self.worker = Worker(runner)
 
         def initialize_from_config(self, configs):
-            assert configs == ["pages"] and self.worker.model_runner.given == 0
+            assert configs == ["pages"]
 
     def requests_of(runner):
         runner.given += 1
         return requests_into(tmp_path)
 
     for _ in range(2):  # vLLM may register a plug-in twice
-        steps.follow(Own)
-        steps.at_start(Worker, requests_of)
+        steps.at_start(WorkerWrapper, requests_of)
     return Own
 
 
@@ -525,39 +577,77 @@ def test_a_step_knows_the_requests_of_its_batch_while_it_runs(runner_class):
     assert runner.seen == ["p"] and runner.given == 1 and steps.current() is None
 
 
-def test_a_step_hands_on_what_a_request_asks_for(runner_class):
-    runner = runner_class([0, 1, TOKENS + 1], {"routesparse_route": 0})
+def test_a_graph_of_more_rows_than_the_batch_has_is_fed_with_empty_ones(runner_class):
+    runner = runner_class([0, 1, TOKENS + 1, TOKENS + 1])
     runner.execute_model(scheduled())
+    assert runner.seen == ["p"]
+
+
+def test_a_dummy_run_of_the_second_runner_is_no_step(tmp_path):
+    runner = SecondRunner([0, 1])
+    runner._routesparse_requests = requests_into(tmp_path)
+    steps.follow(type(runner))
+    runner.execute_model(None, dummy_run=True)
+
+
+def test_a_step_hands_on_what_a_request_asks_for(runner_class):
+    runner = runner_class([0, 1, TOKENS + 1])
+    runner.execute_model(scheduled({"routesparse_route": 0}))
     assert runner.seen == []
 
 
-def test_a_batch_in_another_order_than_its_runner_lists_is_no_batch_to_route(runner_class):
+@pytest.mark.parametrize("starts", [[0, TOKENS, TOKENS + 1], [0, 1, TOKENS], [0, 1, TOKENS + 1, TOKENS + 2]])
+def test_a_batch_in_another_order_than_its_runner_lists_is_no_batch_to_route(runner_class, starts):
     with pytest.raises(RuntimeError, match="begins its rows at"):
-        runner_class([0, TOKENS, TOKENS + 1]).execute_model(scheduled())
+        runner_class(starts).execute_model(scheduled())
     assert steps.current() is None
 
 
-def engine(prefix=False, cache_dtype="auto", ranks=1, family="llama", **overrides):
+def test_requests_share_cached_keys_only_with_those_that_are_routed_the_same_way():
+    class Request:
+        @classmethod
+        def from_engine_core_request(cls, request, hasher):
+            return cls, hasher, request.cache_salt
+
+    def salt(extra=None, own=None, **given):
+        given = SimpleNamespace(cache_salt=own, sampling_params=SimpleNamespace(extra_args=extra), **given)
+        made, hasher, found = Request.from_engine_core_request(given, "hasher")
+        assert made is Request and hasher == "hasher" and given.cache_salt == own
+        return found
+
+    known = settings(**{"": "1"})
+    for _ in range(2):  # vLLM may register a plug-in twice
+        plugin.keep_apart(Request, known)
+    routed, stock = salt(), salt({"routesparse_route": 0})
+    ways = [routed, stock, salt({"routesparse_loss": 0.1}), salt({"routesparse_loss": 0.2}), salt(own="mine")]
+    assert len({*ways}) == 5 and ways[-1] == routed + "mine"
+    assert salt({"other": 1, "routesparse_record": 1}) == routed
+    assert (
+        salt({"routesparse_route": 0, "routesparse_loss": 0.1}) == salt({"routesparse_route": "x"}) == stock
+    )
+    others = [settings(**{"": "1", "_CONFIG": '{"price": 0.25}'}), settings(**{"": "1", "_LOSS": "0.1"})]
+    assert len({routed, *(plugin.way_of(other, None) for other in others)}) == 3
+    assert plugin.way_of(others[0], SimpleNamespace(extra_args={"routesparse_route": 0})) == stock
+
+
+def engine(cache_dtype="auto", ranks=1, family="llama", **overrides):
     known = {
-        "cache_config": SimpleNamespace(enable_prefix_caching=prefix, cache_dtype=cache_dtype),
+        "cache_config": SimpleNamespace(cache_dtype=cache_dtype),
         "kv_transfer_config": None,
         "parallel_config": SimpleNamespace(world_size=ranks),
         "speculative_config": None,
         "lora_config": None,
-        "use_v2_model_runner": False,
         "model_config": SimpleNamespace(dtype=torch.float32, hf_config=SimpleNamespace(model_type=family)),
     }
     return SimpleNamespace(**known | overrides)
 
 
 REFUSED = {
-    "prefix": ({"prefix": True}, "--no-enable-prefix-caching"),
     "fp8": ({"cache_dtype": "fp8"}, "of fp8"),
     "connector": ({"kv_transfer_config": object()}, "KV connector"),
     "ranks": ({"ranks": 2}, "2 ranks"),
     "speculation": ({"speculative_config": object()}, "speculative decoding"),
     "lora": ({"lora_config": object()}, "LoRA"),
-    "runner": ({"use_v2_model_runner": True}, "VLLM_USE_V2_MODEL_RUNNER=0"),
     "family": ({"family": "deepseek_v3"}, "latent attention"),
 }
 
@@ -572,7 +662,7 @@ def test_what_was_never_compared_is_refused_in_one_line(overrides, message):
 
 def test_other_versions_and_page_layouts_are_refused_by_name():
     refusals.check_version("0.32.0+cpu")
-    with pytest.raises(InputError, match=r"vLLM 0\.33\.0 was never compared .* install 0\.31\.0 or 0\.32\.0"):
+    with pytest.raises(InputError, match=r"vLLM 0\.33\.0 was never compared .* 0\.31\.0 or 0\.32\.0"):
         refusals.check_version("0.33.0")
     refusals.check_cpu_kernel("vec")
     with pytest.raises(UnsupportedModelError, match="'amx' keeps keys in an order"):

@@ -157,9 +157,27 @@ def test_a_loss_without_a_fit_ends_the_start_and_says_what_to_do(runs):
     assert found.startswith("CalibrationError") and "run `routesparse fit " in found
 
 
-def test_prefix_caching_is_refused_before_a_request_is_served(runs):
-    assert runs["prefix caching"].startswith("UnsupportedModelError") and "\n" not in runs["prefix caching"]
-    assert "--no-enable-prefix-caching" in runs["prefix caching"]
+def test_a_cached_prefix_is_shared_by_requests_that_are_routed_the_same_way_alone(runs):
+    """768 of 1,400 tokens are alike, in pages of 128; the last page of a prompt that comes again is not whole."""
+    found = runs["prefix caching"]
+    assert [one["cached"] for one in found["full budget"]] == [0, 768]
+    assert [one["cached"] for one in found["routed"]] == [0, 768, 1280]
+    assert [one["cached"] for one in found["other ways"]] == [0, 0]
+
+
+def test_behind_a_cached_prefix_a_prompt_is_answered_as_without_one(runs):
+    """At full budget; routed it is not, since its first tokens were decided for another prompt's tail."""
+    found = runs["prefix caching"]
+    stock, shared = found["stock"], found["full budget"][1]
+    assert stock["cached"] == 0 and shared["tokens"] == stock["tokens"]
+    assert shared["scores"] == pytest.approx(stock["scores"], abs=CLOSE)
+
+
+def test_behind_a_cached_prefix_a_prompt_is_routed_and_recorded_with_how_much_was_cached(runs):
+    found = runs["prefix caching"]
+    assert found["batches"][:2] == [[[1400, 0, True]], [[632, 768, True]]]
+    assert [one["cached_tokens"] for one in found["recorded"]] == [None, 768]
+    assert [one["tokens"] for one in found["recorded"]] == [1400, 1400]
 
 
 def test_another_version_is_refused_by_name_before_anything_is_registered(runs):

@@ -164,11 +164,11 @@ def recorded(spool=FOLDER / "home" / "spool"):
     for path in spool.iterdir():
         tables = verified_tables(path)[1]
         run = tables["run"].to_pylist()[0]
-        served = json.loads(run["config_json"]).get("served")
+        config = json.loads(run["config_json"])
         runs.append(
             {
                 "prompt": run["prompt_name"],
-                "served": served,
+                **{name: config.get(name) for name in ("served", "cached_tokens")},
                 **{name: run[name] for name in ("tokens", "routed", "density")},
                 "densities": tables["layer_run"]["density"].to_pylist(),
                 "has_text": (path / "prompt.parquet").exists(),
@@ -187,14 +187,6 @@ def another_version():
     finally:
         vllm.__version__ = tested
     return "served", True
-
-
-def refused(**options):
-    try:
-        engine(**options)
-    except InputError as error:
-        return f"{type(error).__name__}: {error}"
-    return "served"
 
 
 def asked(llm):
@@ -247,6 +239,29 @@ def windowed(model):
     found["full budget"] = generate(llm, prompt(1))[0]
     found["stock"] = generate(llm, prompt(1), params=asking(routesparse_route=0))[0]
     return found
+
+
+def prefix_cached():
+    """Two prompts that begin alike, one behind the other: at full budget, routed, and other ways in between."""
+    llm = engine(enable_prefix_caching=True, num_gpu_blocks_override=128)
+    first, second = prompt(1), prompt(1)[:CHUNK] + prompt(2)[CHUNK:]
+
+    def ask(ids, **extra):
+        # A request for scores of its prompt would read no cache.
+        params = SamplingParams(max_tokens=4, temperature=0.0, logprobs=0, extra_args=extra, detokenize=False)
+        (out,) = llm.generate([{"prompt_token_ids": ids}], params, use_tqdm=False)
+        scores = [next(iter(one.values())).logprob for one in out.outputs[0].logprobs]
+        return {"cached": out.num_cached_tokens, "scores": scores, "tokens": list(out.outputs[0].token_ids)}
+
+    set_up(llm, DENSE)
+    found = {"full budget": [ask(first), ask(second)], "stock": ask(second, routesparse_route=0)}
+    llm.reset_prefix_cache()
+    set_up(llm, PRICED, every=1, _SPOOL=str(FOLDER / "cached"))
+    batches.clear()
+    found["routed"] = [ask(ids) for ids in (first, second, second)]
+    found["batches"] = [rows for rows in batches if rows[0][0] > 1]
+    found["other ways"] = [ask(second, routesparse_route=0), ask(second, routesparse_loss=0.02)]
+    return found | {"recorded": recorded(FOLDER / "cached")}
 
 
 def not_ours():
@@ -311,7 +326,7 @@ def main():
     found["transformers of the second"] = by_transformers(model, prompt(2), TOKENS)
     found["transformers, chunked"] = by_transformers(model, prompt(1), CHUNK, rest)
     found["transformers, mixed"] = by_transformers(model, prompt(1), CHUNK - 1, rest + 1)
-    found["prefix caching"] = refused(enable_prefix_caching=True)
+    found["prefix caching"] = prefix_cached()
     found["by fit"] = by_fit()
     found["windowed"] = windowed(model)
     found["not ours"] = not_ours()
