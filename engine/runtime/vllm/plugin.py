@@ -105,7 +105,10 @@ def _routed(name: str) -> Any:
     from vllm.utils.import_utils import resolve_obj_by_qualname
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
-    return backend.routed(resolve_obj_by_qualname(AttentionBackendEnum[name].value))
+    made = backend.routed(resolve_obj_by_qualname(AttentionBackendEnum[name].value))
+    # vLLM's CUDA platform looks a class up again, by the path that it has of itself.
+    made.__module__, made.__qualname__ = __name__, name
+    return made
 
 
 def __getattr__(name: str) -> Any:

@@ -180,6 +180,11 @@ def test_behind_a_cached_prefix_a_prompt_is_routed_and_recorded_with_how_much_wa
     assert [one["tokens"] for one in found["recorded"]] == [1400, 1400]
 
 
+def test_a_backend_is_found_by_the_path_that_it_has_of_itself(runs):
+    """As vLLM's CUDA platform looks for it; the CPU's takes the registered one."""
+    assert runs["found by its own path"]
+
+
 def test_another_version_is_refused_by_name_before_anything_is_registered(runs):
     assert "vLLM 0.30.9 was never compared" in runs["another version"]
     assert runs["overridden by it"] is False

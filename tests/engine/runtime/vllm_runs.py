@@ -16,6 +16,7 @@ import transformers
 import vllm
 from vllm import LLM, SamplingParams
 from vllm.exceptions import VLLMValidationError
+from vllm.utils.import_utils import resolve_obj_by_qualname
 from vllm.v1.attention import selector
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
@@ -295,6 +296,8 @@ def main():
     spied()
     whole = engine()
     found["said at the start"] = said()
+    ours = AttentionBackendEnum.CPU_ATTN.get_class()
+    found["found by its own path"] = resolve_obj_by_qualname(".".join(ours.full_cls_name())) is ours
     set_up(whole, DENSE)
     found["full budget"] = generate(whole, prompt(1))[0]
     ids.clear()

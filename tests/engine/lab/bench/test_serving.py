@@ -1,0 +1,118 @@
+"""The times of requests inside one vLLM engine, by a stand-in for it; with vLLM's CPU build it was run by hand."""
+
+import argparse
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from routesparse.engine.errors import InputError
+from routesparse.engine.lab.bench import serving
+from routesparse.engine.lab.bench.serving import Engine, Windows
+
+
+class Served:
+    """Routed requests take half the time of stock ones; notes what it was asked."""
+
+    def __init__(self):
+        self.asked = []
+
+    def serve(self, prompts, tokens, extra):
+        self.asked.append((extra, prompts))
+        ms = 10.0 * len(prompts[0]) * (1 if extra else 0.5)
+        return [{"first_ms": ms + len(self.asked) % 2, "cached_tokens": 0} for _ in prompts]
+
+    def mixed(self, prompts, streams, tokens, extra):
+        self.asked.append((extra, prompts))
+        return {"tokens_per_s": float(len(prompts) * (1 if extra else 2)), "beside": len(streams)}
+
+
+def options(**given):
+    known = {"tokens": [40], "at_once": [1], "repeats": 6, "cell_s": 60.0, "answer_tokens": 2}
+    known |= {"shared": False, "streams": 0, "prefills": 3}
+    return argparse.Namespace(**known | given)
+
+
+def measured(**given):
+    engine = Served()
+    windows = Windows(list(range(serving.STEP * 3)), 200)
+    rows = serving.measure(engine, windows, options(**given), ("stock", "routed"))
+    return engine, rows, serving.summarise(rows)
+
+
+def test_both_ways_serve_the_same_new_prompts_and_take_turns_in_going_first():
+    engine, rows, (cell,) = measured(at_once=[2])
+    stock, routed = (
+        [prompts for extra, prompts in engine.asked if bool(extra) is way] for way in (True, False)
+    )
+    assert stock[1:] == routed[1:] and stock[0] != routed[0]  # the first warm up
+    firsts = [prompt[0] for prompts in stock for prompt in prompts]
+    assert len({*firsts}) == len(firsts) == 14
+    assert [row["way"] for row in rows[::2]] == ["stock", "routed", "routed", "stock"] * 3
+    assert cell["ways"]["stock"]["n"] == 12 and cell["ways"]["stock"]["rounds"] == 6
+    ratio = cell["ratios"]["first_ms"]
+    assert ratio["value"] == pytest.approx(0.5, abs=0.01) and ratio["low"] <= ratio["value"] <= ratio["high"]
+
+
+def test_a_cell_ends_with_its_time_and_has_no_interval_of_a_few_rounds():
+    _, rows, (cell,) = measured(cell_s=-1.0)
+    assert len(rows) == 2 and cell["ratios"]["first_ms"]["low"] is None
+
+
+def test_shared_prompts_are_alike_in_three_quarters():
+    engine, _, _ = measured(shared=True)
+    prompts = [prompt for _, prompts in engine.asked for prompt in prompts]
+    assert len({tuple(prompt[:30]) for prompt in prompts}) == 1
+    assert len({tuple(prompt[30:]) for prompt in prompts}) == 4 + 6 and {len(p) for p in prompts} == {40}
+
+
+def test_a_mixed_load_is_a_row_a_round_and_way():
+    _, rows, (cell,) = measured(streams=4)
+    assert len(rows) == 12 and rows[0]["beside"] == 4
+    assert cell["ratios"]["tokens_per_s"]["value"] == pytest.approx(2)
+
+
+def test_tokens_of_a_mixed_load_are_counted_from_when_all_streams_decode_to_the_last_prompt():
+    """One step answers each open request with one token more."""
+
+    class Core:
+        def __init__(self):
+            self.open = {}
+
+        def add(self, ids, tokens, extra):
+            name = f"r{len(self.open)}"
+            self.open[name] = SimpleNamespace(
+                request_id=name, finished=False, prompt_token_ids=ids, outputs=[SimpleNamespace(token_ids=[])]
+            )
+            self.limits = getattr(self, "limits", {}) | {name: tokens}
+            return name
+
+        def steps(self):
+            while left := [one for one in self.open.values() if not one.finished]:
+                for one in left:
+                    one.outputs[0].token_ids.append(0)
+                    one.finished = len(one.outputs[0].token_ids) == self.limits[one.request_id]
+                    yield one
+
+        def abort_request(self, names):
+            for name in names:
+                self.open[name].finished = True
+
+    engine = Engine.__new__(Engine)
+    core = Core()
+    engine._core, engine.room, engine.add, engine.steps = core, 100, core.add, core.steps
+    found = engine.mixed([[1] * 30, [2] * 30], [[3], [4]], 2, {})
+    # Each prompt takes two steps; the first stream's token comes before the prompt's in each.
+    assert found["tokens_per_s"] / found["answer_tokens_per_s"] == pytest.approx((60 + 12) / 12)
+    assert found["first_ms"] > 0 and all(one.finished for one in core.open.values())
+
+
+def test_a_text_that_is_too_short_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"hold 10 tokens; pass texts of 34 or more"):
+        Windows(list(range(10)), 32)
+    with pytest.raises(InputError, match=r"holds no text"):
+        serving.load_text(tmp_path)
+    (tmp_path / "b.md").write_text("second")
+    (tmp_path / "a.txt").write_text("first")
+    (tmp_path / "c.json").write_text(json.dumps("third"))
+    assert serving.load_text(tmp_path) == "first\nsecond"
