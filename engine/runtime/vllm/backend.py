@@ -5,7 +5,7 @@ row takes the stock path untouched, and of decodes alone the stock graph. Of a m
 once for all rows (layers that are not routed, and whoever else reads it) and once for the rows that are left, which the
 stock kernel then sees packed as if they were the whole batch.
 
-Tested on CPU_ATTN. FLASH_ATTN and TRITON_ATTN take the same path, but were never run.
+Tested on CPU_ATTN, and measured on a GPU's FLASH_ATTN (data/results/SERVING.md). TRITON_ATTN was never run.
 """
 
 from __future__ import annotations
