@@ -22,6 +22,7 @@ from routesparse.app.screens.trust import page as trust
 from routesparse.app.shell import boundary, guard, identity
 from routesparse.app.shell.access import Access, access
 from routesparse.app.ui import states
+from routesparse.engine.calibration import keeping_log
 from routesparse.engine.errors import ConfigError, StoreDamagedError, StoreError
 from routesparse.engine.store import fleet_queries
 
@@ -65,7 +66,8 @@ def main() -> None:
 
 def _menu(opened: Access | None) -> StreamlitPage:
     """Draw the menu, and return the page that the address names."""
-    served = opened is not None and fleet_queries.recorded_days(opened.store) is not None
+    kept = identity.owner() is None and bool(keeping_log.logs())
+    served = kept or (opened is not None and fleet_queries.recorded_days(opened.store) is not None)
     pages = {
         "runs": st.Page(runs.render, title="Runs", default=True),
         "domains": st.Page(domains.render, title="Domains", url_path="domains"),

@@ -68,9 +68,10 @@ def by_day(rows: pd.DataFrame) -> pd.DataFrame:
 
 def alarm_words(last: Any) -> list[str]:
     """What alarms the last request left, as sentences."""
+    side = "below" if last["mean"] < last["target"] else "above"
     told = {
         "beyond": f"the mean loss {numbers.small(last['mean'])} lies beyond {MARGIN:g} targets of {last['target']:g}",
-        "bounded": f"the price lies on a bound, {last['next_price']:.3g}: the target would need another",
+        "bounded": f"the price lies on a bound, {last['next_price']:.3g}, and the mean loss {side} the target",
     }
     return [f"For more than {PATIENCE} requests {told[name]}." for name in last["alarms"].split()]
 

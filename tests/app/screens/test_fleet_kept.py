@@ -71,3 +71,11 @@ def test_a_log_is_nobodys_on_a_dashboard_with_a_login(log, open_page, login):
     login()
     ann = {"is_logged_in": True, "iss": "https://login.example", "sub": "ann"}
     assert "loss target 0.01" not in text_of(open_page("fleet", user=ann))
+
+
+@pytest.mark.parametrize(("mean", "side"), [(0.004, "below"), (0.02, "above")])
+def test_a_price_on_its_bound_says_on_which_side_the_loss_lies(mean, side, home):
+    path = keeping_log.log_of("m", TARGET)
+    keeping_log.append(path, replace(FIRST, state=State(0.7, mean, bounded=PATIENCE + 1)))
+    (told,) = kept.alarm_words(kept.frame(keeping_log.read(path)).iloc[-1])
+    assert told.endswith(f"the price lies on a bound, 0.7, and the mean loss {side} the target.")
