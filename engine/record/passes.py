@@ -98,6 +98,11 @@ class CallPasses:
         """Whether passes may still be running."""
         return bool(self._launched)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no pass, for which nothing is read."""
+        return not (self._launched or self._checked or self.done)
+
     def add(self, layer_pass: PendingPass) -> None:
         """The next layer pass, perhaps still running."""
         self._launched.append(layer_pass)
@@ -145,6 +150,11 @@ class PromptTrace:
     def launched(self) -> bool:
         """Whether passes of the last call may still be running."""
         return self._calls[-1].launched
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no layer was routed, for which nothing is read."""
+        return all(call.is_empty for call in self._calls)
 
     def settle(self) -> None:
         """Wait for every pass, and read no more of it than whether it is finite.

@@ -226,7 +226,8 @@ class Requests:
         request, trace, every = row.request, known.session.trace, self.settings.record_every
         if known.failed or request in self._recorded:
             return
-        if not trace.prompts or not trace.prompts[-1].passes:
+        # Reading the passes takes tens of ms, in which the first token waits: only a record needs them.
+        if not trace.prompts or trace.prompts[-1].is_empty:
             self._count_short(row)
             return
         self._routed += 1

@@ -16,6 +16,7 @@ from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import CalibrationError, ConfigError, InputError, UnsupportedModelError
 from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.models.load import load_model
+from routesparse.engine.record.passes import PromptTrace
 from routesparse.engine.runtime.current_prompt import NamedPrompt
 from routesparse.engine.runtime.quality import Chosen
 from routesparse.engine.runtime.route import route
@@ -257,6 +258,14 @@ def test_one_in_three_routed_prompts_is_recorded_each_once(tmp_path):
         prefill(requests, Row(name, 0, 0, TOKENS, 0, TOKENS), inputs_of(1))
         assert not prefill(requests, Row("short", 0, 0, 8, 0, 8), inputs_of(2, 8))
     assert sorted(recorded(tmp_path)) == ["a", "d"]
+
+
+def test_of_a_prompt_that_is_not_recorded_nothing_is_read(tmp_path, monkeypatch):
+    """Its first token would wait for that."""
+    requests = requests_into(tmp_path, every=0)
+    monkeypatch.setattr(PromptTrace, "passes", property(lambda self: pytest.fail("was read")))
+    assert prefill(requests, Row("a", 0, 0, TOKENS, 0, TOKENS), inputs_of(1))
+    assert not recorded(tmp_path)
 
 
 @pytest.mark.parametrize(
