@@ -96,16 +96,21 @@ class Keeper:
         wanted = math.log(self.target / max(level, FLOOR))
         return math.exp(np.interp(wanted, self._expected, self._at))
 
+    def predicts(self, price: float, replay: Replay) -> tuple[str, float, float]:
+        """The kind of text, and the loss in nats a token without and with what was measured of that kind."""
+        nats, *point = replay
+        kind = self.fit.nearest(*point)
+        raw = max(nats, 0.0) * math.exp(np.interp(math.log(price), self._at, self._ratios[kind]))
+        true, told = self.state.corrections.get(kind, (PRIOR, PRIOR))
+        return kind, raw, raw * min(max(true / told, 1 / WIDEST), WIDEST)
+
     def seen(
         self, time: str, request: str, price: float, replay: Replay, measured: float | None = None
     ) -> Kept:
         """Take in a prefill that ran with a price, and move the price. measured: its true loss, where it is known."""
-        (nats, *point), state = replay, self.state
-        kind, at = self.fit.nearest(*point), math.log(price)
-        unit = math.exp(np.interp(at, self._at, self._expected))
-        raw = max(nats, 0.0) * math.exp(np.interp(at, self._at, self._ratios[kind]))
+        kind, raw, predicted = self.predicts(price, replay)
+        state, unit = self.state, math.exp(np.interp(math.log(price), self._at, self._expected))
         true, told = state.corrections.get(kind, (PRIOR, PRIOR))
-        predicted = raw * min(max(true / told, 1 / WIDEST), WIDEST)
         loss = predicted if measured is None else measured
         share, most = 1 / min(state.requests + 1 + FIRST, MEMORY), CAP * state.level * unit
         level = state.level + share * (min(loss, most) / unit - state.level)

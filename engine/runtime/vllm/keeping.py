@@ -91,6 +91,7 @@ class Keeping:
             np.empty((0, 0)),
         )  # heads are not measured
         seen = Seen(kept.stretches, by_stretch, None, by_head, replay[1], replay[2], ms)
+        kept.predicted = self.keeper.predicts(price, replay)[-1]
         if target is None:
             measured = None if whole is None else float(whole[0].double().mean())
             self._move(clean_label(request), price, replay, measured)

@@ -19,7 +19,7 @@ from routesparse.engine.models.files import resolve
 from routesparse.engine.models.load import revision_of_model
 from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.runtime.quality import Chosen, by_loss, choose
-from routesparse.engine.runtime.vllm import backend, refusals, steps
+from routesparse.engine.runtime.vllm import backend, refusals, steps, tracing
 from routesparse.engine.runtime.vllm.asked import Asked
 from routesparse.engine.runtime.vllm.installed import Installed
 from routesparse.engine.runtime.vllm.keeping import Keeping
@@ -42,6 +42,7 @@ def register() -> None:
     refusals.check_version(vllm.__version__)
     from vllm.exceptions import VLLMValidationError
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+    from vllm.v1.core.sched.output import NewRequestData
     from vllm.v1.request import Request
     from vllm.v1.worker.worker_base import WorkerWrapperBase
 
@@ -50,6 +51,7 @@ def register() -> None:
     for name in names:
         register_backend(AttentionBackendEnum[name], f"{__name__}.{name}")
     keep_apart(Request, settings)
+    tracing.carry_headers(NewRequestData)
     refuse_early(type(current_platform), VLLMValidationError)
     steps.at_start(WorkerWrapperBase, lambda runner: _requests(runner, settings))
 

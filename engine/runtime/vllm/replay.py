@@ -53,6 +53,7 @@ class KeptRows:
     first: int = -1  # token of the first chunk; vLLM had the keys before it
     stretches: np.ndarray | None = None  # int64 [S, STRETCH], these; None: too few tokens to judge
     rows: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # kept, ascending
+    predicted: float | None = None  # nats a token, once they were replayed
     _hidden: list[Tensor] = field(default_factory=list)
 
     def keep(self, row: Row, hidden: Tensor) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,8 +28,10 @@ from routesparse.engine.profiles.shape import AttentionShape
 from routesparse.engine.prompts.text import clean_label
 from routesparse.engine.record.passes import ProfileByName, RunInfo, Served
 from routesparse.engine.runtime.current_prompt import NamedPrompt
+from routesparse.engine.runtime.loss import Seen
 from routesparse.engine.runtime.quality import Chosen
 from routesparse.engine.runtime.session import RoutingSession
+from routesparse.engine.runtime.vllm import tracing
 from routesparse.engine.runtime.vllm.asked import Asked
 from routesparse.engine.runtime.vllm.batch import Row
 from routesparse.engine.runtime.vllm.keeping import Keeping
@@ -81,6 +84,7 @@ class _Open:
     target: float | None  # nats a token of its own
     replayed: KeptRows | None  # None: its loss is not predicted
     cached: int  # tokens before its first chunk, of which vLLM had the keys
+    began_ns: int = field(default_factory=time.time_ns)
     failed: bool = False
 
 
@@ -236,15 +240,30 @@ class Requests:
         if self.keeping and known.replayed and table is not None:
             seen = self.keeping.ended(request, known.replayed, table[row.index], price, known.target)
         due = every > 0 and (self._routed - 1) % every == 0
-        if not due and not known.record:
-            return
         trace.prompts[-1].tokens = row.keys  # its last chunk may have been left to the stock kernel
+        prefill = tracing.Prefill(
+            request,
+            known.began_ns,
+            row.keys,
+            known.cached,
+            trace.prompts[-1].passes,
+            price if known.chosen.config.policy == "priced" else None,
+            known.target or self.settings.loss,
+            known.replayed.predicted if known.replayed else None,
+            recorded=(due or known.record) and self._record(request, known, seen, due),
+        )
+        tracing.tell(prefill, getattr(self.known.get(request), "trace_headers", None))
+
+    def _record(self, request: str, known: _Open, seen: Seen | None, due: bool) -> bool:
+        """Whether it could be written. due: it was its turn."""
+        trace = known.session.trace
         trace.info = RunInfo(
             model=self.model.name,
             model_revision=self.model.revision,
             prompt_name=clean_label(request),
             prompt_sha256=trace.salt,
-            served=Served("vllm", every) if due else None,  # one that was asked for stands for no others
+            # One that was asked for stands for no others.
+            served=Served("vllm", self.settings.record_every) if due else None,
             cached_tokens=known.cached,
         )
         try:
@@ -254,8 +273,9 @@ class Requests:
             path = write_bundle(record, self.settings.spool)
         except (InputError, StoreError, OSError) as error:
             log.error("RouteSparse could not record request %s: %s", request, error)
-        else:
-            log.info("RouteSparse recorded request %s as %s", request, path.name)
+            return False
+        log.info("RouteSparse recorded request %s as %s", request, path.name)
+        return True
 
     def _count_short(self, row: Row) -> None:
         self._short, self._longest = self._short + 1, max(self._longest, row.prompt_tokens)
