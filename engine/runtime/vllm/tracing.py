@@ -7,6 +7,7 @@ vLLM's ``llm_request``. Metrics reach vLLM's page through the files of PROMETHEU
 from __future__ import annotations
 
 import functools
+import random
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -79,7 +80,10 @@ def tell(prefill: Prefill, headers: Mapping[str, str] | None) -> None:
         # Without one vLLM takes the context of its own start, which it keeps in the environment.
         parent = extract_trace_context(headers) or context.Context()
         how = {"attributes": prefill.figures(), "context": parent}
+        state = random.getstate()
+        random.seed()  # the SDK draws ids from it, and vLLM seeds it alike in all of its workers
         instrument_manual("routesparse.prefill", prefill.began_ns, **how)
+        random.setstate(state)
 
 
 def _measure(prefill: Prefill) -> None:

@@ -2,15 +2,22 @@
 
 import json
 import os
+import random
 from dataclasses import asdict, replace
 
 import torch
 import transformers
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client import REGISTRY
 from vllm_runs import (
     CHUNK,
     DEMO,
     DEMO_PROFILE,
     FOLDER,
+    GREEDY,
     TOKENS,
     asking,
     engine,
@@ -32,6 +39,7 @@ from routesparse.engine.runtime.vllm.requests import prompt_digest
 from routesparse.engine.seeds import stable_seed
 from routesparse.engine.store.bundle import verified_tables
 
+TRACE, PARENT = "ab" * 16, "cd" * 8
 AIM = {"_LOSS": "0.01", "_CONFIG": '{"break_even_tokens": 0}'}
 KEEP = {**AIM, "_KEEP": "1", "_KEEP_DENSE": "2", "_KEEP_PRICES": "0.3:0.55", "_SPOOL": str(FOLDER / "kept")}
 
@@ -71,6 +79,19 @@ def watched(keeping):
     return found
 
 
+def traced(llm, request, ids, params, headers=None):
+    """The span of one more request, as an exporter gets it: trace, parent, attributes."""
+    exporter, core = InMemorySpanExporter(), llm.llm_engine
+    trace.get_tracer_provider().add_span_processor(SimpleSpanProcessor(exporter))
+    random.seed(0)  # as vLLM's workers begin
+    core.add_request(request, {"prompt_token_ids": ids}, params, trace_headers=headers)
+    while core.has_unfinished_requests():
+        core.step()
+    (span,) = (one for one in exporter.get_finished_spans() if one.name == "routesparse.prefill")
+    parent = span.parent and f"{span.parent.span_id:016x}"
+    return f"{span.context.trace_id:032x}", parent, {**span.attributes}
+
+
 def main():
     log.addFilter(lambda line: lines.append((line.levelname, line.getMessage())) or True)
     os.environ["ROUTESPARSE_VLLM"] = "1"
@@ -78,12 +99,21 @@ def main():
     llm = engine(model=str(DEMO), max_num_batched_tokens=CHUNK)
     set_up(llm, None, 0, DEMO_PROFILE, **AIM)
     found = {"not kept": generate(llm, prompt(1))[0]}
+    trace.set_tracer_provider(TracerProvider())
     requests = set_up(llm, None, 1, DEMO_PROFILE, **KEEP)
     found["seen"], config = watched(requests.keeping), requests.chosen.config
     said()
     found["kept"] = [generate(llm, prompt(seed))[0] for seed in (1, 2)]
-    generate(llm, prompt(1), params=asking(routesparse_loss=0.1))
-    generate(llm, prompt(1, 900))
+    headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
+    found["spans"] = [
+        traced(llm, "2", prompt(1), asking(routesparse_loss=0.1), headers),
+        traced(llm, "3", prompt(1, 900), GREEDY),
+        traced(llm, "4", prompt(2, 900), GREEDY),
+    ]
+    found["metrics"] = {
+        name: REGISTRY.get_sample_value(f"routesparse_{name}")
+        for name in ("area_count", "area_sum", "predicted_loss_count", "predicted_loss_sum", "price")
+    }
     found["said"], path = said(), keeping_log.log_of("demo", 0.01)
     found["log"] = [asdict(one) for one in keeping_log.read(path)]
     model = load_model("demo").model
@@ -93,7 +123,9 @@ def main():
     ]
     runs = [verified_tables(path)[1]["run"].to_pylist()[0] for path in (FOLDER / "kept").iterdir()]
     runs.sort(key=lambda run: int(run["prompt_name"].split("-")[0]))
-    found["recorded"] = [[run[name] for name in ("loss_nats", "loss_target", "loss_fit")] for run in runs]
+    found["recorded"] = [
+        [run[name] for name in ("loss_nats", "loss_target", "loss_fit", "density")] for run in runs
+    ]
     found["next"] = set_up(llm, None, 0, DEMO_PROFILE, **KEEP).keeping.keeper.state.price
     print("RESULTS")
     print(json.dumps(found))
