@@ -25,9 +25,19 @@ from tests.import_graph import (
 
 # Libraries that take long to import, or that not every machine has: functions may import them.
 HEAVY = (
-    *("datasets", "duckdb", "gguf", "huggingface_hub", "jieba", "kvpress", "pandas", "plotly", "psutil"),
-    *("psycopg", "pyarrow", "pydantic", "pydantic_core", "ray", "rouge", "rouge_score", "safetensors"),
-    *("scipy", "sklearn", "streamlit", "tokenizers", "torch", "transformers", "triton", "vllm"),
+    *("datasets", "duckdb", "gguf", "huggingface_hub", "jieba", "kvpress", "opentelemetry", "pandas"),
+    *("plotly", "psutil", "psycopg", "pyarrow", "pydantic", "pydantic_core", "ray", "rouge", "rouge_score"),
+    *(
+        "safetensors",
+        "scipy",
+        "sklearn",
+        "streamlit",
+        "tokenizers",
+        "torch",
+        "transformers",
+        "triton",
+        "vllm",
+    ),
     "wonderwords",
 )
 MOST_LEVELS = 12  # of files in a folder without what runs whole prompts

@@ -19,7 +19,7 @@ from routesparse.engine.models.files import resolve
 from routesparse.engine.models.load import revision_of_model
 from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.runtime.quality import Chosen, by_loss, choose
-from routesparse.engine.runtime.vllm import backend, refusals, steps, tracing
+from routesparse.engine.runtime.vllm import backend, refusals, steps
 from routesparse.engine.runtime.vllm.asked import Asked
 from routesparse.engine.runtime.vllm.installed import Installed
 from routesparse.engine.runtime.vllm.keeping import Keeping
@@ -51,7 +51,7 @@ def register() -> None:
     for name in names:
         register_backend(AttentionBackendEnum[name], f"{__name__}.{name}")
     keep_apart(Request, settings)
-    tracing.carry_headers(NewRequestData)
+    carry_headers(NewRequestData)
     refuse_early(type(current_platform), VLLMValidationError)
     steps.at_start(WorkerWrapperBase, lambda runner: _requests(runner, settings))
 
@@ -90,6 +90,20 @@ def keep_apart(request_class: Any, settings: ServingSettings) -> None:
         return from_engine_core_request
 
     steps.wrap(request_class, "from_engine_core_request", salted, staticmethod)
+
+
+def carry_headers(data_class: Any) -> None:
+    """Let a request's trace headers reach the worker. data_class: vLLM's NewRequestData, which leaves them behind."""
+
+    def carried(stock: Any) -> Any:
+        def from_request(request: Any, *rest: Any, **named: Any) -> Any:
+            made = stock(request, *rest, **named)
+            made.trace_headers = request.trace_headers
+            return made
+
+        return from_request
+
+    steps.wrap(data_class, "from_request", carried, staticmethod)
 
 
 def way_of(settings: ServingSettings, params: Any) -> str:

@@ -242,11 +242,7 @@ class Requests:
         due = every > 0 and (self._routed - 1) % every == 0
         trace.prompts[-1].tokens = row.keys  # its last chunk may have been left to the stock kernel
         prefill = tracing.Prefill(
-            request,
-            known.began_ns,
-            row.keys,
-            known.cached,
-            trace.prompts[-1].passes,
+            *(request, known.began_ns, row.keys, known.cached, trace.prompts[-1].passes),
             price if known.chosen.config.policy == "priced" else None,
             known.target or self.settings.loss,
             known.replayed.predicted if known.replayed else None,

@@ -9,12 +9,13 @@ from __future__ import annotations
 import functools
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from prometheus_client import Gauge, Summary
+
 from routesparse.engine.record.passes import LayerPass
-from routesparse.engine.runtime.vllm import steps
 
 
 @dataclass(frozen=True)
@@ -53,23 +54,11 @@ class Prefill:
         return {name: value for name, value in found.items() if value is not None}
 
 
-def carry_headers(data_class: Any) -> None:
-    """Let a request's trace headers reach the worker. data_class: vLLM's NewRequestData, which leaves them behind."""
-
-    def carried(stock: Any) -> Any:
-        def from_request(request: Any, *rest: Any, **named: Any) -> Any:
-            made = stock(request, *rest, **named)
-            made.trace_headers = request.trace_headers
-            return made
-
-        return from_request
-
-    steps.wrap(data_class, "from_request", carried, staticmethod)
-
-
 def tell(prefill: Prefill, headers: Mapping[str, str] | None) -> None:
     """A prompt's prefill ended. headers: of its trace; None begins one of its own."""
-    _measure(prefill)
+    for metric, value in zip(_metrics(), (prefill.area, prefill.loss, prefill.price), strict=True):
+        if value is not None:
+            metric(value)
     sdk = sys.modules.get("opentelemetry.sdk.trace")
     if sdk is None:
         return
@@ -77,31 +66,20 @@ def tell(prefill: Prefill, headers: Mapping[str, str] | None) -> None:
     from vllm.tracing import extract_trace_context, instrument_manual
 
     if isinstance(trace.get_tracer_provider(), sdk.TracerProvider):
-        # Without one vLLM takes the context of its own start, which it keeps in the environment.
+        # With none vLLM takes that of its own start, which it keeps in the environment.
         parent = extract_trace_context(headers) or context.Context()
-        how = {"attributes": prefill.figures(), "context": parent}
         state = random.getstate()
         random.seed()  # the SDK draws ids from it, and vLLM seeds it alike in all of its workers
-        instrument_manual("routesparse.prefill", prefill.began_ns, **how)
+        instrument_manual("routesparse.prefill", prefill.began_ns, None, prefill.figures(), parent)
         random.setstate(state)
 
 
-def _measure(prefill: Prefill) -> None:
-    area, loss, price = _metrics()
-    area.observe(prefill.area)
-    if prefill.loss is not None:
-        loss.observe(prefill.loss)
-    if prefill.price is not None:
-        price.set(prefill.price)
-
-
 @functools.cache
-def _metrics() -> tuple[Any, Any, Any]:
-    # Where its values go is decided when it is imported, which the front end does before it starts engines.
-    from prometheus_client import Gauge, Summary
-
+def _metrics() -> tuple[Callable[[float], None], ...]:
     return (
-        Summary("routesparse_area", "Share of dense attention's area that a routed prompt kept."),
-        Summary("routesparse_predicted_loss", "Nats a token that a routed prompt is predicted to lose."),
-        Gauge("routesparse_price", "Price of the latest routed prompt.", multiprocess_mode="mostrecent"),
+        Summary("routesparse_area", "Share of dense attention's area that a routed prompt kept.").observe,
+        Summary(
+            "routesparse_predicted_loss", "Nats a token that a routed prompt is predicted to lose."
+        ).observe,
+        Gauge("routesparse_price", "Price of the latest routed prompt.", multiprocess_mode="mostrecent").set,
     )
