@@ -27,18 +27,8 @@ from tests.import_graph import (
 HEAVY = (
     *("datasets", "duckdb", "gguf", "huggingface_hub", "jieba", "kvpress", "opentelemetry", "pandas"),
     *("plotly", "psutil", "psycopg", "pyarrow", "pydantic", "pydantic_core", "ray", "rouge", "rouge_score"),
-    *(
-        "safetensors",
-        "scipy",
-        "sklearn",
-        "streamlit",
-        "tokenizers",
-        "torch",
-        "transformers",
-        "triton",
-        "vllm",
-    ),
-    "wonderwords",
+    *("safetensors", "scipy", "sklearn", "streamlit", "tokenizers", "torch", "transformers", "triton"),
+    *("vllm", "wonderwords"),
 )
 MOST_LEVELS = 12  # of files in a folder without what runs whole prompts
 CORE = ("app/", "kernels/", "engine/method/", "engine/decide/", "engine/device/", "engine/record/")
