@@ -230,7 +230,7 @@ class Requests:
         request, trace, every = row.request, known.session.trace, self.settings.record_every
         if known.failed or request in self._recorded:
             return
-        # Reading the passes takes tens of ms, in which the first token waits: only a record needs them.
+        # Reading the passes takes tens of ms, in which the first token waits: only records and tracers need them.
         if not trace.prompts or trace.prompts[-1].is_empty:
             self._count_short(row)
             return
@@ -241,14 +241,19 @@ class Requests:
             seen = self.keeping.ended(request, known.replayed, table[row.index], price, known.target)
         due = every > 0 and (self._routed - 1) % every == 0
         trace.prompts[-1].tokens = row.keys  # its last chunk may have been left to the stock kernel
-        prefill = tracing.Prefill(
-            *(request, known.began_ns, row.keys, known.cached, trace.prompts[-1].passes),
-            price if known.chosen.config.policy == "priced" else None,
-            known.target or self.settings.loss,
-            known.replayed.predicted if known.replayed else None,
-            recorded=(due or known.record) and self._record(request, known, seen, due),
-        )
-        tracing.tell(prefill, getattr(self.known.get(request), "trace_headers", None))
+        is_recorded = (due or known.record) and self._record(request, known, seen, due)
+        if tracing.is_heard():
+            about: tracing.Figures = {
+                "gen_ai.request.id": request,
+                "gen_ai.usage.prompt_tokens": row.keys,
+                "routesparse.cached_tokens": known.cached,
+                "routesparse.price": price if known.chosen.config.policy == "priced" else None,
+                "routesparse.loss_target": known.target or self.settings.loss,
+                "routesparse.loss": known.replayed.predicted if known.replayed else None,
+                "routesparse.recorded": is_recorded,
+            }
+            headers = getattr(self.known.get(request), "trace_headers", None)
+            tracing.tell(about, trace.prompts[-1].passes, known.began_ns, headers)
 
     def _record(self, request: str, known: _Open, seen: Seen | None, due: bool) -> bool:
         """Whether it could be written. due: it was its turn."""

@@ -106,9 +106,9 @@ def main():
     found["kept"] = [generate(llm, prompt(seed))[0] for seed in (1, 2)]
     headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
     found["spans"] = [
-        traced(llm, "2", prompt(1), asking(routesparse_loss=0.1), headers),
-        traced(llm, "3", prompt(1, 900), GREEDY),
-        traced(llm, "4", prompt(2, 900), GREEDY),
+        traced(llm, "3", prompt(1), asking(routesparse_loss=0.1), headers),
+        traced(llm, "4", prompt(1, 900), GREEDY),
+        traced(llm, "5", prompt(2, 900), GREEDY),
     ]
     found["metrics"] = {
         name: REGISTRY.get_sample_value(f"routesparse_{name}")
