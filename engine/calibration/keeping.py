@@ -5,7 +5,7 @@ one is measured. With f(p) the fit's mean loss at a price over all its windows, 
 prompt was than the fit's texts, whatever price it ran with. The level is the exponential mean of that over MEMORY
 requests, and the next price is the one with f(price) * level = target: so there is no loop gain to tune, and prompts
 that ran with an older price count rightly. Where that is a STEP away or more, the price moves by one, so that few
-prices are in use (a GPU has graphs for each). One request counts at most CAP times the level.
+prices are in use (a GPU has graphs for each). One request counts at most CAP times the level, or 1.
 
 A prediction is replayed nats * ratio * correction. ratio: the kind of text's mean true loss over its mean replayed nats
 in the fit, at that price (Fitted.factor is of all prices, and a geometric mean lies below the mean that is kept).
@@ -112,7 +112,8 @@ class Keeper:
         state, unit = self.state, math.exp(np.interp(math.log(price), self._at, self._expected))
         true, told = state.corrections.get(kind, (PRIOR, PRIOR))
         loss = predicted if measured is None else measured
-        share, most = 1 / min(state.requests + 1 + FIRST, MEMORY), CAP * state.level * unit
+        # Never below what the fit expects: after texts that lose nothing the level could not rise again.
+        share, most = 1 / min(state.requests + 1 + FIRST, MEMORY), max(CAP * state.level, 1.0) * unit
         level = state.level + share * (min(loss, most) / unit - state.level)
         mean = state.mean + share * (min(loss, most) - state.mean)
         price_next, on_bound = self._next(level)

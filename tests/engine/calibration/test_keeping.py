@@ -48,6 +48,13 @@ def test_a_step_is_bounded_and_one_wild_request_moves_little():
     assert keeper.state.price == pytest.approx(before, rel=0.05)
 
 
+def test_texts_that_lose_nothing_do_not_hide_later_ones_that_do():
+    keeper = Keeper(fit_of(), 0.005, BOUNDS, start=0.3)
+    serve(keeper, 2_000, harder=0.0)
+    assert keeper.state.price == 0.8 and keeper.state.level < 0.01
+    assert np.mean(serve(keeper, 200)[100:]) == pytest.approx(0.005, rel=0.1)
+
+
 def test_measured_losses_correct_texts_whose_replay_says_too_little():
     """True over replayed is 3 and the fit says 1.5: half is seen without dense attention, nearly all with it."""
     off, on = (Keeper(fit_of(), 0.005, BOUNDS, start=0.2) for _ in range(2))
