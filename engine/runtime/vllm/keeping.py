@@ -52,11 +52,12 @@ class Keeping:
         """Of a prompt that begins; None where it is not its turn, or too short to be judged."""
         if len(prompt) < LEAST_TOKENS:
             return None
+        turn, skipped = divmod(self._begun, self._settings.keep)
         self._begun += 1
-        if (self._begun - 1) % self._settings.keep:
+        if skipped:
             return None
         dense = self._settings.keep_dense
-        whole = dense > 0 and self._begun % dense == 0
+        whole = dense > 0 and (turn + 1) % dense == 0
         return KeptRows(np.asarray(prompt, np.int64), stable_seed("replay", salt), whole)
 
     def ended(

@@ -16,6 +16,7 @@ from routesparse.engine.errors import ConfigError, UnsupportedModelError
 from routesparse.engine.runtime.vllm import plugin
 from routesparse.engine.runtime.vllm.batch import Row
 from routesparse.engine.runtime.vllm.installed import Installed
+from routesparse.engine.runtime.vllm.keeping import Keeping
 from routesparse.engine.runtime.vllm.replay import KeptRows
 from routesparse.engine.runtime.vllm.settings import from_environment
 from tests.engine.runtime.test_vllm_engine import HAS_VLLM, HERE, OWN
@@ -56,6 +57,17 @@ def test_a_setting_that_keeps_nothing_is_refused_in_one_line(given, message):
     with pytest.raises(ConfigError) as caught:
         settings(**({} if len(given) == 1 else {"_LOSS": "0.01"}), **given)
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("keep", "dense"), [(1, 2), (3, 2), (4, 20), (1, 0)])
+def test_of_predicted_prompts_one_in_so_many_is_measured(keep, dense):
+    keeping = Keeping.__new__(Keeping)
+    keeping._settings = settings(_LOSS="0.01", _KEEP=str(keep), _KEEP_DENSE=str(dense))
+    keeping._begun = 0
+    begun = [keeping.begun(range(1_025), "salt") for _ in range(40 * keep)]
+    predicted = [one for one in begun if one]
+    assert predicted == begun[::keep] and keeping.begun(range(1_024), "salt") is None
+    assert [one.whole for one in predicted] == [dense > 0 and n % dense == 0 for n in range(1, 41)]
 
 
 @pytest.mark.parametrize("cached", [0, 100])
