@@ -65,15 +65,15 @@ class Keeping:
     ) -> Seen | None:
         """Replay a prompt that was routed at a price, and move the price unless the request has a target of its own.
 
-        None where vLLM had the keys of too much of it, and, with a warning, where a replay fails for memory or NaN: the
-        request itself is served.
+        None where vLLM had the keys of too much of it or ran a kept row in a graph, and, with a warning, where a replay
+        fails for memory or NaN: the request itself is served.
         """
-        if kept.stretches is None:
+        if kept.stretches is None or not kept.is_complete:
             return None
         started = time.perf_counter()
         try:
             found = self._replayer.figures(kept, kept.stretches.flatten(), table)
-            whole = self._replayer.figures(kept, kept.rows, table) if kept.whole and not kept.first else None
+            whole = self._replayer.figures(kept, kept.rows, table) if kept.whole and target is None else None
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -81,7 +81,8 @@ class Keeping:
             return None
         kl, entropy, surprise = (one.double().cpu().numpy() for one in found)
         replay = float(kl.mean()), float(entropy.mean()), float(surprise.mean())
-        if not math.isfinite(sum(replay)):
+        measured = None if whole is None else float(whole[0].double().mean())
+        if not math.isfinite(sum(replay) + (measured or 0.0)):
             log.warning(
                 "RouteSparse: the replay of request %s has NaN, so its loss is not predicted", request
             )
@@ -94,7 +95,6 @@ class Keeping:
         seen = Seen(kept.stretches, by_stretch, None, by_head, replay[1], replay[2], ms)
         kept.predicted = self.keeper.predicts(price, replay)[-1]
         if target is None:
-            measured = None if whole is None else float(whole[0].double().mean())
             self._move(clean_label(request), price, replay, measured)
         return seen
 

@@ -49,7 +49,7 @@ class KeptRows:
 
     prompt: np.ndarray  # int64 [n], token ids
     seed: int
-    whole: bool  # every row is kept beside those that are replayed in any case
+    whole: bool  # every row is kept, not those alone that are replayed in any case; False where vLLM had keys
     first: int = -1  # token of the first chunk; vLLM had the keys before it
     stretches: np.ndarray | None = None  # int64 [S, STRETCH], these; None: too few tokens to judge
     rows: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # kept, ascending
@@ -60,12 +60,18 @@ class KeptRows:
         """Of one chunk. hidden [tokens of the batch, width]."""
         if self.first < 0:
             self.first, last = row.context, len(self.prompt) - 1  # which no token follows
+            self.whole = self.whole and not self.first
             found = rows_of(last - self.first, self.seed)
             if found is not None:
                 self.stretches = found + self.first
                 self.rows = np.arange(self.first, last) if self.whole else self.stretches.flatten()
         inside = self.rows[(self.rows >= row.context) & (self.rows < row.keys)]
         self._hidden.append(hidden[torch.from_numpy(inside - row.context + row.first).to(hidden.device)])
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of the rows came by: not where a chunk of one token ran in a captured graph, beside decodes."""
+        return sum(map(len, self._hidden)) == len(self.rows)
 
     def hidden_at(self, rows: np.ndarray) -> Tensor:
         """Of some of the rows, once all chunks ran, [len(rows), width]."""

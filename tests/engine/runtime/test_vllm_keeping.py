@@ -84,6 +84,50 @@ def test_rows_are_kept_of_every_chunk_that_runs(cached):
     )
     some = kept.stretches.flatten()[5::40]
     assert kept.hidden_at(some)[:, 0].tolist() == some.tolist()
+    assert kept.is_complete
+
+
+def kept_of(whole, cached=0, missing=0):
+    """Of a prompt of 1,200 tokens in two chunks, of which a token between them may be missing."""
+    kept = KeptRows(np.arange(1_200), seed=1, whole=whole)
+    for start, end in ((cached, 700), (700 + missing, 1_200)):
+        kept.keep(Row("a", 0, 0, end - start, start, 1_200), torch.zeros(end - start, 1))
+    return kept
+
+
+class ReplayedTo:
+    """A Replayer that sees these nats in every row, and counts the rows."""
+
+    def __init__(self, *nats):
+        self.nats, self.rows = iter(nats), []
+
+    def figures(self, kept, rows, table):
+        self.rows.append(len(rows))
+        return (torch.full((len(rows),), next(self.nats)), *torch.ones(2, len(rows)))
+
+
+def ended(kept, *nats, target=None):
+    """How many rows each replay had, and what the keeper was told; None: nothing."""
+    keeping, told = Keeping.__new__(Keeping), []
+    keeping._replayer, keeping._move = ReplayedTo(*nats), lambda *given: told.append(given)
+    keeping.keeper = SimpleNamespace(predicts=lambda price, replay: ("code", *replay[:1] * 2))
+    seen = keeping.ended("a", kept, None, 0.25, target)
+    return keeping._replayer.rows, told[0][-1] if told else None, seen
+
+
+def test_all_rows_are_replayed_where_that_is_the_true_loss_and_is_asked_for():
+    few = kept_of(False).stretches.size
+    assert ended(kept_of(True), 0.001, 0.002)[:2] == ([few, 1_199], pytest.approx(0.002))
+    assert ended(kept_of(False), 0.001)[:2] == ([few], None)
+    assert ended(kept_of(True, cached=100), 0.001)[0] == [few]
+    assert ended(kept_of(True), 0.001, target=0.1)[0] == [few]
+
+
+def test_a_prompt_of_which_a_row_is_missing_or_nan_is_not_judged():
+    """A chunk of one token beside decodes may run in a captured graph, in which no hidden state is heard of."""
+    assert ended(kept_of(True, missing=1)) == ([], None, None)
+    assert ended(kept_of(False), math.nan)[1:] == (None, None)
+    assert ended(kept_of(True), 0.001, math.nan)[1:] == (None, None)
 
 
 def test_a_model_with_stock_layers_is_refused():
