@@ -37,8 +37,8 @@ def append(path: Path, kept: Kept) -> None:
 
 def read(path: Path) -> list[Kept]:
     """All lines but torn ones, which a killed server leaves; none without a file. Errors: OSError, CalibrationError."""
-    lines = path.read_text().split("\n") if path.exists() else []
     try:
+        lines = path.read_text().split("\n") if path.exists() else []
         return [checked(Kept, from_json(line)) for line in lines if line.endswith("}}}")]
     except (FieldError, ValueError) as error:
         raise CalibrationError(f"{path.name}: {error}; move the file away") from None

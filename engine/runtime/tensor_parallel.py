@@ -114,12 +114,12 @@ def ranks_of(model: PreTrainedModel) -> Ranks | None:
     mesh = getattr(model, "_device_mesh", None)
     if mesh is None or mesh.size() == 1:
         return None
-    if mesh.size() != (getattr(model, "_tp_size", None) or 1):
-        raise UnsupportedModelError(
-            f"this model is spread over a mesh of shape {dict(zip(mesh.mesh_dim_names, mesh.shape, strict=True))}; "
-            "only tensor parallelism is routed"
-        )
     # Before transformers 5.18 a mesh of one dimension has no names.
+    if mesh.size() != (getattr(model, "_tp_size", None) or 1):
+        shape = dict(zip(mesh.mesh_dim_names or range(mesh.ndim), mesh.shape, strict=True))
+        raise UnsupportedModelError(
+            f"this model is spread over a mesh of shape {shape}; only tensor parallelism is routed"
+        )
     return ranks_in((mesh if mesh.ndim == 1 else mesh["tp"]).get_group(), model)
 
 

@@ -106,6 +106,9 @@ def test_a_log_that_means_nothing_is_named(tmp_path):
     (tmp_path / "some.jsonl").write_text('\n{"state": {"corrections": {}}}')
     with pytest.raises(CalibrationError, match=r"some.jsonl: time is missing; move the file away"):
         keeping_log.read(tmp_path / "some.jsonl")
+    (tmp_path / "some.jsonl").write_bytes(b"\n\xff")
+    with pytest.raises(CalibrationError, match=r"some.jsonl: 'utf-8' codec .*; move the file away"):
+        keeping_log.read(tmp_path / "some.jsonl")
 
 
 def test_a_full_log_gives_way_to_a_new_one(tmp_path, monkeypatch):

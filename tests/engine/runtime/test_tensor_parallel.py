@@ -2,9 +2,12 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from routesparse.engine.errors import UnsupportedModelError
+from routesparse.engine.runtime.tensor_parallel import ranks_of
 from routesparse.engine.store.bundle import read_bundle
 
 PROCESSES = 2
@@ -82,3 +85,10 @@ def test_a_process_that_leaves_the_block_by_an_error_ends_the_others(ranks):
     assert last["error"].startswith("KeyError")
     assert first["error"] == "RankError: rank 1 of 2 failed: " + last["error"]
     assert first["seconds"] < 30
+
+
+def test_another_parallelism_is_refused_though_its_mesh_has_no_names():
+    """As transformers made it before 5.18."""
+    mesh = SimpleNamespace(size=lambda: 2, ndim=1, shape=(2,), mesh_dim_names=None)
+    with pytest.raises(UnsupportedModelError, match=r"mesh of shape \{0: 2\}; only tensor parallelism"):
+        ranks_of(SimpleNamespace(_device_mesh=mesh, _tp_size=1))
