@@ -253,7 +253,10 @@ class Requests:
                 "routesparse.recorded": is_recorded,
             }
             headers = getattr(self.known.get(request), "trace_headers", None)
-            tracing.tell(about, trace.prompts[-1].passes, known.began_ns, headers)
+            try:
+                tracing.tell(about, trace.prompts[-1].passes, known.began_ns, headers)
+            except (OSError, ValueError) as error:  # the server goes on without a disk for its metrics
+                log.error("RouteSparse could not tell of request %s: %s", request, error)
 
     def _record(self, request: str, known: _Open, seen: Seen | None, due: bool) -> bool:
         """Whether it could be written. due: it was its turn."""

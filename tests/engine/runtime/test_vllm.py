@@ -21,7 +21,7 @@ from routesparse.engine.runtime.current_prompt import NamedPrompt
 from routesparse.engine.runtime.quality import Chosen
 from routesparse.engine.runtime.route import route
 from routesparse.engine.runtime.session import RoutingSession
-from routesparse.engine.runtime.vllm import batch, plugin, refusals, steps
+from routesparse.engine.runtime.vllm import batch, plugin, refusals, steps, tracing
 from routesparse.engine.runtime.vllm.backend import MARK
 from routesparse.engine.runtime.vllm.batch import Row
 from routesparse.engine.runtime.vllm.installed import Installed
@@ -258,6 +258,16 @@ def test_one_in_three_routed_prompts_is_recorded_each_once(tmp_path):
         prefill(requests, Row(name, 0, 0, TOKENS, 0, TOKENS), inputs_of(1))
         assert not prefill(requests, Row("short", 0, 0, 8, 0, 8), inputs_of(2, 8))
     assert sorted(recorded(tmp_path)) == ["a", "d"]
+
+
+def test_a_full_disk_costs_the_metrics_and_not_the_server(tmp_path, monkeypatch, caplog):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tracing, "is_heard", lambda: True)
+    monkeypatch.setattr(tracing, "tell", full)
+    assert prefill(requests_into(tmp_path, every=0), Row("a", 0, 0, TOKENS, 0, TOKENS), inputs_of(1))
+    assert "could not tell of request a: [Errno 28] No space left on device" in caplog.text
 
 
 def test_of_a_prompt_that_is_not_recorded_nothing_is_read(tmp_path, monkeypatch):
