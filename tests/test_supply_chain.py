@@ -43,7 +43,7 @@ def test_every_requirement_is_locked_at_its_version():
 
 
 # Modules of environments of their own: make lm-eval, kvpress, ducklake, ray, vllm.
-EXTRAS = {"lm_eval", "datasets", "kvpress", "psycopg", "ray", "vllm"}
+EXTRAS = {"lm_eval", "datasets", "kvpress", "psycopg", "ray", "vllm", "opentelemetry"}
 
 
 def test_what_the_packages_import_is_a_line_of_the_requirements():
