@@ -88,11 +88,8 @@ class Keeping:
             )
             return None
         ms = 1e3 * (time.perf_counter() - started)
-        by_stretch, by_head = (
-            kl.reshape(kept.stretches.shape).mean(1),
-            np.empty((0, 0)),
-        )  # heads are not measured
-        seen = Seen(kept.stretches, by_stretch, None, by_head, replay[1], replay[2], ms)
+        by_stretch, no_heads = kl.reshape(kept.stretches.shape).mean(1), np.empty((0, 0))
+        seen = Seen(kept.stretches, by_stretch, None, no_heads, *replay[1:], ms)
         kept.predicted = self.keeper.predicts(price, replay)[-1]
         if target is None:
             self._move(clean_label(request), price, replay, measured)

@@ -195,16 +195,17 @@ class Requests:
             log.warning("RouteSparse leaves request %s to vLLM: %s", row.request, error)
             return
         if asked.route:
-            replayed = self.keeping.begun(prompt, prompt_digest(prompt)) if self.keeping else None
-            session = self._session(prompt, chosen)
+            salt = prompt_digest(prompt)
+            replayed = self.keeping.begun(prompt, salt) if self.keeping else None
+            session = self._session(salt, chosen)
             self._open[row.request] = _Open(session, asked.record, chosen, asked.loss, replayed, row.context)
 
-    def _session(self, prompt: Sequence[int], chosen: Chosen) -> RoutingSession:
+    def _session(self, salt: str, chosen: Chosen) -> RoutingSession:
         session = RoutingSession(
             chosen.config,
             chosen.calibration,
             profile=self.profile or NamedProfile(self.settings.profile),
-            salt=prompt_digest(prompt),
+            salt=salt,
             graphs=self._graphs,
             tuned_price=chosen.tuned_price,
             prompts=NamedPrompt,
