@@ -34,6 +34,11 @@ class Copies:
         for tensor in tensors.values():
             tensor.record_stream(stream)
 
+    @property
+    def have_arrived(self) -> bool:
+        """Whether ``numpy`` would wait for nothing."""
+        return self._done is None or self._done.query()
+
     def numpy(self) -> dict[str, np.ndarray]:
         """The tensors by name."""
         if self._done is not None:

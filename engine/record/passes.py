@@ -107,10 +107,14 @@ class CallPasses:
         """The next layer pass, perhaps still running."""
         self._launched.append(layer_pass)
 
-    def settle(self, dtype: str) -> None:
-        """Wait for every pass, and read no more of it than whether it is finite. Errors: as PendingPass.check."""
+    def settle(self, dtype: str, wait: bool = True) -> None:
+        """Read of every pass no more than whether it is finite; wait: else of those that a GPU is done with.
+
+        Errors: as PendingPass.check.
+        """
         with self._reading:
-            while self._launched:
+            # What leaves the device last says that all of a pass has left.
+            while self._launched and (wait or self._launched[0].copies.have_arrived):
                 self._launched[0].check(dtype)
                 self._checked.append(self._launched.pop(0))
 
@@ -156,14 +160,14 @@ class PromptTrace:
         """Whether no layer was routed, for which nothing is read."""
         return all(call.is_empty for call in self._calls)
 
-    def settle(self) -> None:
-        """Wait for every pass, and read no more of it than whether it is finite.
+    def settle(self, wait: bool = True) -> None:
+        """Read of every pass no more than whether it is finite; wait: else of those that a GPU is done with.
 
         A model's prefill ends with this; reading the pictures of 64 units takes milliseconds, in which a GPU would
         have nothing to do. Errors: NumericsError, again on every call.
         """
         for call in self._calls:
-            call.settle(self.dtype)
+            call.settle(self.dtype, wait)
 
     def read_checked(self) -> None:
         """Read what is known to be finite; this waits for nothing."""

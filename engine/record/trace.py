@@ -42,12 +42,15 @@ class Trace(Shown):
         """With the seed it places the random rows; ``route(salt=trace.salt)`` draws the same ones again."""
         return self.settings.salt
 
-    def settle(self) -> None:
-        """Wait for the last prompt. Errors: NumericsError, and that prompt is forgotten."""
+    def settle(self, wait: bool = True) -> None:
+        """Ask whether the last prompt is finite. Errors: NumericsError, and that prompt is forgotten.
+
+        wait: for all of it; else what a GPU is still at is not asked.
+        """
         if not self.prompts:
             return
         try:
-            self.prompts[-1].settle()
+            self.prompts[-1].settle(wait)
         except NumericsError:
             self.prompts.pop()
             raise

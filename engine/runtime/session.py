@@ -179,11 +179,21 @@ class RoutingSession(AttentionRouter):
 
         Errors: NumericsError; nothing is recorded of that prompt.
         """
+        try:
+            self.end_forward()
+        finally:
+            self.settle()
+
+    def end_forward(self) -> None:
+        """The first half of ``finish``, for a caller that does not wait for a GPU."""
         with self._lock:
-            try:
-                self._prompt.finish_forward()
-            finally:
-                self.trace.settle()
+            self._prompt.finish_forward()
+
+    def settle(self, wait: bool = True) -> bool:
+        """The second half; wait: else a GPU is not asked of what it is still at, and False where there is some."""
+        with self._lock:
+            self.trace.settle(wait)
+            return not any(prompt.launched for prompt in self.trace.prompts[-1:])
 
     def _worth_routing(self, inputs: AttentionInputs, layer: int) -> list[Segment] | None:
         """The segments of this call, or None where dense attention is as fast; decided once for all layers."""

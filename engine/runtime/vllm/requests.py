@@ -101,18 +101,22 @@ class Requests:
     known: dict[str, Any] = field(default_factory=dict)  # vLLM's NewRequestData of those that did not end
     _reached: dict[str, int] = field(default_factory=dict)  # tokens of which keys were computed, or found
     _open: dict[str, _Open] = field(default_factory=dict)
+    _running: dict[str, _Open] = field(default_factory=dict)  # with layers that a GPU may still be at
     _recorded: set[str] = field(default_factory=set)  # of those that may come again, after a preemption
     _routed: int = 0
     _any_routed: bool = False  # or a chunk of one
     _short: int = 0  # prompts of which nothing was long enough
     _longest: int = 0  # of those, tokens
     _graphs: Graphs = field(default_factory=Graphs)
+    _break_even: tuple[LatencyProfile, int] | None = None  # by that profile
 
     def break_even(self) -> int | None:
         """Tokens from which on a prompt that comes in one batch is routed; None until a latency profile is known."""
-        found = self.chosen.config.break_even_tokens
-        if found is None and isinstance(self.profile, LatencyProfile):
-            found = self.profile.break_even_tokens(self.model.heads, self.model.layers)
+        found, profile = self.chosen.config.break_even_tokens, self.profile
+        if found is None and isinstance(profile, LatencyProfile):
+            if self._break_even is None or self._break_even[0] is not profile:
+                self._break_even = profile, profile.break_even_tokens(self.model.heads, self.model.layers)
+            found = self._break_even[1]
         return None if found is None else max(found, self._least)
 
     def forget(self, requests: Iterable[str]) -> None:
@@ -128,7 +132,8 @@ class Requests:
         Opens a session for each prompt that begins.
         """
         least, routed = self._least, []
-        shortest = max(least, self.chosen.config.break_even_tokens or 0)
+        # Of a shorter prompt not even the session is made: it would take a millisecond of the host's time.
+        shortest = self.break_even() or least
         for row in rows:
             begins = row.context < row.prompt_tokens and row.context != self._reached.get(row.request)
             self._reached[row.request] = row.keys
@@ -155,7 +160,7 @@ class Requests:
             try:
                 return known.session.attend(inputs, layer=layer)
             except InputError as error:
-                self._fail(row.request, error)
+                self._fail(row.request, known, error)
         return dense_attention(inputs, None)
 
     def ran(self, rows: Sequence[Row], hidden: torch.Tensor) -> None:
@@ -166,20 +171,22 @@ class Requests:
                 known.replayed.keep(row, hidden)
 
     def finish(self, rows: Sequence[Row], table: torch.Tensor | None = None) -> None:
-        """The batch ran: settle what it routed, and record the sampled ones of the prompts that ended in it.
+        """The batch was launched: record the sampled ones of the prompts that end in it.
 
-        table: vLLM's block table [rows, pages]."""
+        Those are waited for. Of others NaN is looked for behind later batches, in what a GPU is done with by then:
+        vLLM hands a batch's first tokens out behind the launch of the next one. table: vLLM's block table [rows, pages].
+        """
         for row in rows:
             known = self._open.get(row.request)
             if known is None:
                 continue
-            try:
-                known.session.finish()
-            except InputError as error:
-                self._fail(row.request, error)
+            known.session.end_forward()
+            self._running[row.request] = known
             if row.ends_prompt:
                 del self._open[row.request]
                 self._count(row, known, table)
+        for request, known in [*self._running.items()]:
+            self._settle(request, known, wait=False)
 
     @property
     def _least(self) -> int:
@@ -217,14 +224,23 @@ class Requests:
         try:
             worth = known.session.routes(self.model.blank(row.tokens, row.keys))
         except InputError as error:
-            self._fail(row.request, error)
+            self._fail(row.request, known, error)
             return False
         # Looked for, or measured, by the first request that asked.
         self.profile = known.session.trace.settings.profile
         return worth
 
-    def _fail(self, request: str, error: InputError) -> None:
-        self._open[request].failed = True
+    def _settle(self, request: str, known: _Open, wait: bool) -> None:
+        try:
+            is_done = known.session.settle(wait)
+        except InputError as error:
+            self._fail(request, known, error)
+            is_done = True
+        if is_done:
+            self._running.pop(request, None)
+
+    def _fail(self, request: str, known: _Open, error: InputError) -> None:
+        known.failed = True
         log.error("RouteSparse serves request %s by dense attention: %s", request, error)
 
     def _count(self, row: Row, known: _Open, table: torch.Tensor | None) -> None:
@@ -235,12 +251,16 @@ class Requests:
         if not trace.prompts or trace.prompts[-1].is_empty:
             self._count_short(row)
             return
+        due = every > 0 and self._routed % every == 0
+        if due or known.record or known.replayed or tracing.is_heard():
+            self._settle(request, known, wait=True)
+            if known.failed:
+                return
         self._routed += 1
         self._recorded.add(request)
         seen, price = None, known.chosen.config.price
         if self.keeping and known.replayed and table is not None:
             seen = self.keeping.ended(request, known.replayed, table[row.index], price, known.target)
-        due = every > 0 and (self._routed - 1) % every == 0
         trace.prompts[-1].tokens = row.keys  # its last chunk may have been left to the stock kernel
         is_recorded = (due or known.record) and self._record(request, known, seen, due)
         if tracing.is_heard():
