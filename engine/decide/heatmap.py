@@ -68,9 +68,9 @@ class Pictures:
     mask_pool: int
     copies: Copies | None = None
 
-    def leave(self) -> Pictures:
-        """Send them on their way to the host."""
-        return replace(self, tensors={}, copies=Copies(self.tensors))
+    def leave(self, copies: Copies | None = None) -> Pictures:
+        """Send them on their way to the host. copies: has them already, by their names."""
+        return replace(self, tensors={}, copies=copies or Copies(self.tensors))
 
     def read(self) -> tuple[Heatmap, ...]:
         """One picture per unit, rows sorted by position, once they have arrived."""

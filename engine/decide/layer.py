@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import replace
+from functools import lru_cache
 
 import torch
 
@@ -25,12 +26,12 @@ from routesparse.engine.decide.decision import Computed, Decision, LayerSettings
 from routesparse.engine.decide.heatmap import draw
 from routesparse.engine.decide.units import route_units
 from routesparse.engine.device.constants import to_device
-from routesparse.engine.device.copies import Readout
+from routesparse.engine.device.copies import Copies, Readout
 from routesparse.engine.device.graphs import Graphs, beside
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.device.timing import Stamps
 from routesparse.engine.errors import ConfigError, NumericsError
-from routesparse.engine.method.attend import head_density, lower
+from routesparse.engine.method.attend import execute, head_density, lower
 from routesparse.engine.method.families import build_indices, build_unprobed, library
 from routesparse.engine.method.probe import describe, draw_shares, place_rows, run_probe
 from routesparse.engine.method.records import Context
@@ -39,6 +40,8 @@ from routesparse.engine.method.segments import Segment
 from routesparse.engine.seeds import stable_seed
 from routesparse.kernels.common import on_gpu
 from routesparse.kernels.plan import RowPlan
+
+MOST_COPIED_BYTES = 2**28  # of q, k, v and the output, for which one graph holds a layer
 
 
 def compute(
@@ -125,22 +128,11 @@ def begin(
     Errors: ConfigError where the limit is below the probe's own cost; on a CPU NumericsError for NaN or Inf, which
     on a GPU comes with ``Pending.read``.
     """
-    config = settings.config
-    batch, heads = inputs.q.shape[:2]
-    planned_probe_us = settings.profile.probe_us(segment, heads) * batch
-    if limit_us is not None and limit_us <= planned_probe_us:
-        raise ConfigError(
-            f"the budget leaves {limit_us:.0f} us for segment {segment.index} of a layer, below the probe's "
-            f"{planned_probe_us:.0f} us; raise the budget"
-        )
-    kernel_limit_us = None if limit_us is None else limit_us - planned_probe_us
-    seed = stable_seed(settings.seed, layer, segment.index)
-    draws = draw_shares(batch, settings.all_heads or heads, config, seed)
-    draws = with_head_floors(draws, layer, config)
-    draws = draws[:, settings.first_head : settings.first_head + heads].contiguous()
+    kernel_limit_us = _kernel_limit_us(inputs, segment, settings, limit_us)
+    draws = _draws(inputs, segment, layer, settings)
     # A graph's kernels take the addresses in its table for multiples of 16.
     aligned = all(x.data_ptr() % 16 == 0 for x in (inputs.q, inputs.k))
-    replayable = inputs.q.is_cuda and aligned and has_a_graph(inputs, config)
+    replayable = inputs.q.is_cuda and aligned and has_a_graph(inputs, settings.config)
     if graphs is not None and replayable:
         computed = graphs.run(
             _graph_key(inputs, segment, settings, kernel_limit_us),
@@ -150,16 +142,94 @@ def begin(
         )
     else:
         computed = compute(inputs, segment, to_device(draws, inputs.q.device), settings, kernel_limit_us)
+    return _pending(inputs, segment, layer, settings, limit_us, computed, None)
+
+
+def is_whole(inputs: AttentionInputs, config: RouterConfig) -> bool:
+    """Whether ``attended`` may replay a layer with such inputs: what it copies has to be small."""
+    small = inputs.k.nbytes + inputs.v.nbytes + 2 * inputs.q.nbytes <= MOST_COPIED_BYTES
+    return small and inputs.q.is_cuda and config.launch == "fused" and has_a_graph(inputs, config)
+
+
+def attended(
+    inputs: AttentionInputs,
+    segment: Segment,
+    layer: int,
+    settings: LayerSettings,
+    limit_us: float | None,
+    graphs: Graphs,
+) -> tuple[torch.Tensor, Pending, Copies]:
+    """``begin`` and step 6 as one graph: the output [B, H, n_q, D], and what PendingPass holds.
+
+    Of a short prompt, launching a layer piece by piece takes the host longer than the GPU takes to run it.
+    Errors: as ``begin``.
+    """
+    kernel_limit_us = _kernel_limit_us(inputs, segment, settings, limit_us)
+
+    def whole(inputs: AttentionInputs, draws: torch.Tensor) -> tuple[Computed, tuple[torch.Tensor, ...]]:
+        computed = compute(inputs, segment, draws, settings, kernel_limit_us)
+        stamps = Stamps(inputs.q.device, laps=1)
+        out, finite = execute(inputs, computed.plan, "fused", [computed.choice])
+        stamps.lap()
+        return computed, (out, finite, stamps.elapsed_us())
+
+    key = "whole", _graph_key(inputs, segment, settings, kernel_limit_us)
+    draws = _draws(inputs, segment, layer, settings)
+    computed, (out, finite, kernel_us) = graphs.run(key, inputs, draws, whole, copied=True)
+    leaving = {"density": computed.density, "finite": finite, "kernel_us": kernel_us}
+    copies = Copies({"values": computed.packed.values, **computed.pictures.tensors, **leaving})
+    # The next replay writes to the same memory, and a caller may keep an output.
+    return out.clone(), _pending(inputs, segment, layer, settings, limit_us, computed, copies), copies
+
+
+def _kernel_limit_us(
+    inputs: AttentionInputs, segment: Segment, settings: LayerSettings, limit_us: float | None
+) -> float | None:
+    """What a segment's limit leaves for its attention. Errors: ConfigError where that is nothing."""
+    if limit_us is None:
+        return None
+    planned_probe_us = _planned_probe_us(inputs, segment, settings)
+    if limit_us <= planned_probe_us:
+        raise ConfigError(
+            f"the budget leaves {limit_us:.0f} us for segment {segment.index} of a layer, below the probe's "
+            f"{planned_probe_us:.0f} us; raise the budget"
+        )
+    return limit_us - planned_probe_us
+
+
+def _planned_probe_us(inputs: AttentionInputs, segment: Segment, settings: LayerSettings) -> float:
+    return settings.profile.probe_us(segment, inputs.q.shape[1]) * len(inputs.q)
+
+
+def _draws(inputs: AttentionInputs, segment: Segment, layer: int, settings: LayerSettings) -> torch.Tensor:
+    """What ``compute`` takes, on the host, of the heads that are here."""
+    batch, heads = inputs.q.shape[:2]
+    seed = stable_seed(settings.seed, layer, segment.index)
+    draws = draw_shares(batch, settings.all_heads or heads, settings.config, seed)
+    draws = with_head_floors(draws, layer, settings.config)
+    return draws[:, settings.first_head : settings.first_head + heads].contiguous()
+
+
+def _pending(
+    inputs: AttentionInputs,
+    segment: Segment,
+    layer: int,
+    settings: LayerSettings,
+    limit_us: float | None,
+    computed: Computed,
+    copies: Copies | None,
+) -> Pending:
+    """copies: of all that leaves the device, if it leaves with the output."""
     return Pending(
         layer=layer,
         segment=segment,
         settings=settings,
         limit_us=limit_us,
-        planned_probe_us=planned_probe_us,
+        planned_probe_us=_planned_probe_us(inputs, segment, settings),
         candidates=computed.candidates,
         choice=computed.choice,
-        readout=Readout(computed.packed),
-        heatmaps=computed.pictures.leave(),
+        readout=Readout(computed.packed, copies),
+        heatmaps=computed.pictures.leave(copies),
         plan=computed.plan,
         density=computed.density,
         probe=computed.probe,
@@ -195,7 +265,7 @@ def _graph_key(
     costs = tuple(settings.profile.costs.values())
     decided_by = (
         replace(segment, index=0),
-        replace(settings.config, seed=0, head_floors=None),
+        _without_draws(settings.config),
         settings.config.head_floors is None,
         settings.gate_threshold,
         costs,
@@ -203,3 +273,9 @@ def _graph_key(
         id(settings.predictor),
     )
     return decided_by, (inputs.scale, inputs.softcap, inputs.key_start is None)
+
+
+@lru_cache
+def _without_draws(config: RouterConfig) -> RouterConfig:
+    """The same for all layers of a prompt, and slow to make: its fields are checked."""
+    return replace(config, seed=0, head_floors=None)

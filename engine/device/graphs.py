@@ -2,8 +2,9 @@
 
 A graph is captured per shape and setting and replayed for every later layer and prompt of that shape. What changes
 between replays enters through static buffers: the random draws, the padding, and the addresses of q and k, which the
-kernels read from a table, so no query or key is copied. What leaves lies in the graph's own memory until the next
-replay; everything that reads it is queued on the same stream before that.
+kernels read from a table, so no query or key is copied. Where attention is part of the graph they are copied, and v:
+descriptors hold addresses. What leaves lies in the graph's own memory until the next replay; everything that reads it
+is queued on the same stream before that.
 
 A shape is launched at its first call and captured at its second; the pooled probe and attention sinks are never
 captured. Graphs are kept between a worker's prompts and between the route() blocks of a model. A session with a
@@ -35,11 +36,12 @@ SHUT_OUT = 256
 
 @dataclass
 class _Entry:
-    """Static buffers and what was captured on them. Queries and keys are not kept: they are most of the memory."""
+    """Static buffers and what was captured on them. Queries and keys, most of the memory, are kept where copied."""
 
     key_start: torch.Tensor | None
     table: torch.Tensor
     draws: torch.Tensor
+    copied: dict[str, Any]  # q, k and v
     constants: dict[Any, torch.Tensor] = field(default_factory=dict)  # that the graph reads by address
     graph: Any = None  # with ``replay``
     result: Any = None
@@ -98,16 +100,23 @@ class Graphs:
         self._evicted: dict[Hashable, int] = {}  # the call that each key made room at
         self._calls = 0
 
+    @property
+    def captures(self) -> bool:
+        """Whether calls are replayed at all."""
+        return self._capture
+
     def run(
         self,
         key: Hashable,
         inputs: AttentionInputs,
         draws: torch.Tensor,
         function: Callable[[AttentionInputs, torch.Tensor], T],
+        copied: bool = False,
     ) -> T:
         """function's result for these inputs; draws: host tensor. The key names everything else it depends on.
 
-        The first call of a key runs eagerly: it compiles kernels and fills the caches of constants.
+        copied: the function may take q, k and v by their own addresses. The first call of a key runs eagerly: it
+        compiles kernels and fills the caches of constants.
         """
         device = inputs.q.device
         if not self._capture:
@@ -124,16 +133,21 @@ class Graphs:
             key_start = None if inputs.key_start is None else torch.empty_like(inputs.key_start)
             table = torch.empty(2, dtype=torch.int64, device=device)
             own_draws = torch.empty(draws.shape, dtype=draws.dtype, device=device)
-            entry = _Entry(key_start, table, own_draws)
+            qkv = {name: torch.empty_like(getattr(inputs, name)) for name in ("q", "k", "v") if copied}
+            entry = _Entry(key_start, table, own_draws, qkv)
             while len(self._entries) >= KEPT:
                 self._evict()
         self._entries[key] = entry
-        copy_to(entry.table, np.array([inputs.q.data_ptr(), inputs.k.data_ptr()]))
+        for name, own in entry.copied.items():
+            own.copy_(getattr(inputs, name))
+        if fresh or not entry.copied:
+            q, k = (entry.copied.get(name, getattr(inputs, name)) for name in ("q", "k"))
+            copy_to(entry.table, np.array([q.data_ptr(), k.data_ptr()]))
         copy_to(entry.draws, draws)
         if inputs.key_start is not None and entry.key_start is not None:
             entry.key_start.copy_(inputs.key_start)
         if fresh or entry.graph is None:
-            static = replace(inputs, key_start=entry.key_start, table=entry.table)
+            static = replace(inputs, key_start=entry.key_start, table=entry.table, **entry.copied)
             try:
                 with holding(entry.constants):
                     if fresh:
@@ -145,6 +159,7 @@ class Graphs:
                 del self._entries[key]
                 raise
             entry.size = max(0, self._gpu.reserved(device) - before)
+            entry.size += sum(own.nbytes for own in entry.copied.values())
             while len(self._entries) > 1 and self._held() > self._gpu.most_bytes(device):
                 self._evict()
         wait_for_copies(device)

@@ -50,12 +50,12 @@ class LayerPass:
 
 @dataclass(frozen=True)
 class PendingPass:
-    """A LayerPass whose numbers may still be on the device. laps: kernel, audit."""
+    """A LayerPass whose numbers may still be on the device."""
 
     layer: int
     pendings: tuple[Pending, ...]  # without what the next layer needs the memory of
-    laps: Laps
-    copies: Copies  # density float64 [B, H] of the plan that ran, finite bool
+    laps: Laps | None  # kernel, audit; None: the kernel's are among the copies, and nothing was audited
+    copies: Copies  # density float64 [B, H] of the plan that ran, finite bool, perhaps kernel_us float64 [1]
     limit_us: float | None
     audits: tuple[Audited, ...]  # one a segment
 
@@ -69,8 +69,8 @@ class PendingPass:
 
     def read(self) -> LayerPass:
         """What a checked pass left behind."""
-        kernel_us, audit_us = self.laps.elapsed_us()
         values = self.copies.numpy()
+        kernel_us, audit_us = self.laps.elapsed_us() if self.laps else (values["kernel_us"].item(), 0.0)
         return LayerPass(
             layer=self.layer,
             decisions=tuple(pending.read() for pending in self.pendings),

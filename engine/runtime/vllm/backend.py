@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from routesparse.engine.device.constants import to_device
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import UnsupportedModelError
 from routesparse.engine.runtime.vllm import batch, refusals, steps
@@ -105,13 +106,15 @@ def _of_rows(common: Any, rows: Sequence[Row], places: torch.Tensor) -> Any:
     starts = torch.tensor([0, *(row.tokens for row in rows)]).cumsum(0).to(common.query_start_loc_cpu.dtype)
 
     def taken(values: Any, where: torch.Tensor) -> Any:
-        return None if values is None else values[where.to(values.device)]
+        if values is None:
+            return None
+        return values[where if where.device == values.device else to_device(where, values.device)]
 
     derived = ("req_idx", "_seq_lens_cpu", "_num_computed_tokens_cpu")  # each in some versions only
 
     return replace(
         common,
-        query_start_loc=starts.to(common.query_start_loc.device),
+        query_start_loc=to_device(starts, common.query_start_loc.device),
         query_start_loc_cpu=starts,
         seq_lens=taken(common.seq_lens, lines),
         num_reqs=len(rows),

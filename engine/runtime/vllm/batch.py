@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
+from routesparse.engine.device.constants import to_device
+
 # A page store to its keys and values, each [pages, Hkv, tokens of a page, d].
 Split = Callable[[torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]]
 
@@ -95,4 +97,4 @@ def packed(tokens: torch.Tensor) -> torch.Tensor:
 def token_places(rows: Sequence[Row], device: torch.device) -> torch.Tensor:
     """int64: where the tokens of these rows stand in the packed batch, in the rows' order."""
     ranges = [torch.arange(row.first, row.first + row.tokens) for row in rows]
-    return torch.cat(ranges).to(device) if ranges else torch.empty(0, dtype=torch.long, device=device)
+    return to_device(torch.cat(ranges), device) if ranges else torch.empty(0, dtype=torch.long, device=device)

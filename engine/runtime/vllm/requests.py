@@ -174,7 +174,7 @@ class Requests:
         """The batch was launched: record the sampled ones of the prompts that end in it.
 
         Those are waited for. Of others NaN is looked for behind later batches, in what a GPU is done with by then:
-        vLLM hands a batch's first tokens out behind the launch of the next one. table: vLLM's block table [rows, pages].
+        vLLM hands a batch's first tokens out behind the launch of the next one. table: vLLM's block table of the rows.
         """
         for row in rows:
             known = self._open.get(row.request)

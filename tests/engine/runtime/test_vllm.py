@@ -13,7 +13,13 @@ from transformers import AutoConfig
 
 from routesparse.engine import paths, shared_folder
 from routesparse.engine.device.inputs import AttentionInputs
-from routesparse.engine.errors import CalibrationError, ConfigError, InputError, UnsupportedModelError
+from routesparse.engine.errors import (
+    CalibrationError,
+    ConfigError,
+    InputError,
+    NumericsError,
+    UnsupportedModelError,
+)
 from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.models.load import load_model
 from routesparse.engine.record.passes import PromptTrace
@@ -276,6 +282,37 @@ def test_of_a_prompt_that_is_not_recorded_nothing_is_read(tmp_path, monkeypatch)
     monkeypatch.setattr(PromptTrace, "passes", property(lambda self: pytest.fail("was read")))
     assert prefill(requests, Row("a", 0, 0, TOKENS, 0, TOKENS), inputs_of(1))
     assert not recorded(tmp_path)
+
+
+@pytest.mark.parametrize("recorded_too", [False, True])
+def test_a_gpu_is_waited_for_by_prompts_that_are_recorded_alone(tmp_path, monkeypatch, caplog, recorded_too):
+    """Of others NaN is looked for behind each later batch, until the GPU is done with them."""
+    requests, asked = requests_into(tmp_path, every=int(recorded_too)), []
+
+    def settle(self, wait=True):
+        asked.append((self.trace.salt, wait))
+        if len(asked) == 3:
+            raise NumericsError("NaN or Inf in the attention output")
+        return wait
+
+    monkeypatch.setattr(RoutingSession, "settle", settle)
+    for name in "ab":
+        assert prefill(requests, Row(name, 0, 0, TOKENS, 0, TOKENS), inputs_of(1))
+    a, b = map(salt_of, "ab")
+    if recorded_too:
+        assert asked == [(a, True), (b, True)] and not requests._running
+    else:
+        assert asked == [(a, False), (a, False), (b, False)] and [*requests._running] == ["a"]
+        assert "serves request b by dense attention: NaN" in caplog.text
+
+
+def test_of_a_prompt_that_is_never_worth_it_no_session_is_made(tmp_path, monkeypatch):
+    """Once a latency profile says so: a session takes the host a millisecond."""
+    requests = requests_into(tmp_path, replace(CONFIG, break_even_tokens=None))
+    known = PROFILE.break_even_tokens(HEADS, LAYERS)
+    assert requests.break_even() == known > requests._least
+    monkeypatch.setattr(Requests, "_session", lambda *_: pytest.fail("was made"))
+    assert not requests.choose([Row("a", 0, 0, known - 1, 0, known - 1)], prompt_of)
 
 
 @pytest.mark.parametrize(
