@@ -133,7 +133,12 @@ class Graphs:
             key_start = None if inputs.key_start is None else torch.empty_like(inputs.key_start)
             table = torch.empty(2, dtype=torch.int64, device=device)
             own_draws = torch.empty(draws.shape, dtype=draws.dtype, device=device)
-            qkv = {name: torch.empty_like(getattr(inputs, name)) for name in ("q", "k", "v") if copied}
+            try:
+                qkv = {name: torch.empty_like(getattr(inputs, name)) for name in ("q", "k", "v") if copied}
+            except torch.OutOfMemoryError:
+                # A server leaves little beside its own: what was kept goes, and this call needs no copies.
+                self._entries.clear()
+                return function(inputs, to_device(draws, device))
             entry = _Entry(key_start, table, own_draws, qkv)
             while len(self._entries) >= KEPT:
                 self._evict()

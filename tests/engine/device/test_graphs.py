@@ -157,3 +157,33 @@ def test_keys_that_do_not_fit_together_do_not_capture_each_other_away(oracle):
         for segment in range(8):
             assert float(kept.run(segment, inputs, draws(segment), gpu.decide)) == 12 * segment
     assert gpu.kinds().count("captured") <= 8 and gpu.kinds().count("replayed") >= 6 * 18
+
+
+def test_copied_inputs_lie_where_the_graph_reads_them(oracle, gpu):
+    """And count among the bytes that are kept."""
+    kept, calls = Graphs(gpu=gpu), []
+    inputs = [oracle.draw_inputs(seed, n_q=64) for seed in range(3)]
+
+    def attends(inputs, draws):
+        calls.append((inputs.q.data_ptr(), int(inputs.table[0])))
+        gpu.decide(inputs, draws)
+        return inputs.q.sum() + inputs.k.sum() + inputs.v.sum()
+
+    for x in inputs:
+        found = kept.run("key", x, draws(0), attends, copied=True)
+        assert torch.equal(found, x.q.sum() + x.k.sum() + x.v.sum())
+    assert len({*calls}) == 1 and calls[0][0] == calls[0][1] != inputs[0].q.data_ptr()
+    assert gpu.kinds() == ["eager", "captured", "replayed", "replayed"]
+    assert kept._held() == sum(x.nbytes for x in (inputs[0].q, inputs[0].k, inputs[0].v))
+
+
+def test_without_memory_for_copies_a_call_is_eager_and_what_was_kept_goes(oracle, gpu, monkeypatch):
+    kept, inputs = Graphs(gpu=gpu), oracle.draw_inputs(0, n_q=64)
+    kept.run("other", inputs, draws(0), gpu.decide)
+
+    def full(_):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(torch, "empty_like", full)
+    assert float(kept.run("key", inputs, draws(2), gpu.decide, copied=True)) == 24.0
+    assert gpu.calls[-1] == ("eager", None) and kept._held() == 0 and not kept._entries

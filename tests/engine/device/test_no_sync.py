@@ -8,7 +8,9 @@ import torch
 import transformers
 
 from routesparse.engine.config import LatencyBudget, RouterConfig
+from routesparse.engine.decide.layer import is_whole
 from routesparse.engine.errors import NumericsError
+from routesparse.engine.runtime import session as session_module
 from routesparse.engine.runtime.route import route
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.transformers import routed_by
@@ -129,6 +131,22 @@ def test_the_gpu_decides_what_the_cpu_decides_for_nearly_every_head(model, profi
     for name in ("mass", "recent_mass"):
         gaps = [abs(getattr(a, name) - getattr(b, name)) for a, b in alike]
         assert sum(gaps) / len(gaps) < 0.05, name
+
+
+@torch.no_grad()
+def test_a_layer_as_one_graph_is_the_layer_piece_by_piece(model, profile, ids, monkeypatch):
+    """Eager, captured and replayed: the same outputs, choices and densities, to the last bit."""
+    config, found = replace(CONFIG, segment_tokens=4_096), []
+    for whole in (True, False):
+        monkeypatch.setattr(session_module, "is_whole", is_whole if whole else lambda *_: False)
+        session = RoutingSession(config, profile=profile, salt="same")
+        for _ in range(3):
+            session._prompt._begun = 0
+            with routed_by(model, session):
+                logits = model(ids, logits_to_keep=1, use_cache=False).logits
+        choices = session.trace.record().choices
+        found.append((logits, [(c.pattern, c.budget, c.density, c.mass) for c in choices]))
+    assert torch.equal(found[0][0], found[1][0]) and found[0][1] == found[1][1]
 
 
 @torch.no_grad()
