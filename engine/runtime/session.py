@@ -209,8 +209,10 @@ class RoutingSession(AttentionRouter):
     def _pays(self, inputs: AttentionInputs, segments: list[Segment]) -> bool:
         if any(s.body < self.config.least_body_rows for s in segments):
             return False
-        if self.config.break_even_tokens is not None:
-            return segments[-1].keys >= self.config.break_even_tokens
+        if (least := self.config.break_even_tokens) is not None:
+            # A chunk counts by its dense work: a short one behind many keys takes the probe's time for few rows.
+            rows, keys = inputs.q.shape[2], inputs.k.shape[2]
+            return rows * (2 * keys - rows) >= least**2
         return self._measured_profile(inputs).pays(segments, inputs.q.shape[1], self._layers)
 
     def _route(

@@ -166,6 +166,14 @@ def test_below_break_even_dense_runs_untouched(oracle, start, config, kind):
     torch.testing.assert_close(out.double(), oracle.attention(inputs), atol=ATOL, rtol=0)
 
 
+@pytest.mark.parametrize(("first", "is_routed"), [(0, True), (300, True), (420, False)])
+def test_a_chunk_below_the_work_of_a_break_even_prompt_is_dense(oracle, start, config, first, is_routed):
+    """However many keys lie before it, whose probe it would pay."""
+    inputs = oracle.draw_inputs(6, n_q=700)
+    routed, _ = start(replace(config, break_even_tokens=600, tail_tokens=0))
+    assert routed.routes(chunk(inputs, first, 700)) == is_routed
+
+
 def test_break_even_follows_the_profile_where_no_length_is_given(oracle, config):
     settings = replace(config, break_even_tokens=None)
     inputs = oracle.draw_inputs(3, n_q=640)
