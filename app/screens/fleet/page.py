@@ -36,9 +36,9 @@ def render() -> None:
     recorded = fleet_queries.recorded_days(store)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     if recorded is None:
-        _nothing()
         if identity.owner() is None:
             kept.cards(_FIRST_DAY, today)
+        _nothing()
         return
     oldest, newest = recorded
     newest = min(newest, today)  # a wrong clock must not hide the others
