@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,6 +89,17 @@ class _Open:
 
 
 @dataclass
+class _Ended:
+    """A routed prompt whose loss is predicted as soon as its first token is out."""
+
+    request: str
+    known: _Open
+    replayed: KeptRows
+    table: torch.Tensor  # its page numbers
+    batches: int = 0  # begun since
+
+
+@dataclass
 class Requests:
     """Sessions of the prompts that are being prefilled; one engine, one thread."""
 
@@ -102,6 +113,7 @@ class Requests:
     _reached: dict[str, int] = field(default_factory=dict)  # tokens of which keys were computed, or found
     _open: dict[str, _Open] = field(default_factory=dict)
     _running: dict[str, _Open] = field(default_factory=dict)  # with layers that a GPU may still be at
+    _ended: list[_Ended] = field(default_factory=list)
     _recorded: set[str] = field(default_factory=set)  # of those that may come again, after a preemption
     _routed: int = 0
     _any_routed: bool = False  # or a chunk of one
@@ -125,6 +137,17 @@ class Requests:
             for held in (self.known, self._reached, self._open):
                 held.pop(request, None)
             self._recorded.discard(request)
+
+    def catch_up(self, scheduled: Container[str]) -> None:
+        """A batch of these requests is about to be launched, which may write to pages of others: predict what is due.
+
+        vLLM hands a batch's first tokens out behind the launch of the next one.
+        """
+        for one in [*self._ended]:
+            one.batches += 1
+            if one.batches > 1 or one.request not in scheduled:
+                self._ended.remove(one)
+                self._predict(one)
 
     def choose(self, rows: Sequence[Row], prompt_of: PromptOf) -> tuple[Row, ...]:
         """The rows of this batch that are routed: chunks of prompts that are long enough.
@@ -252,15 +275,20 @@ class Requests:
             self._count_short(row)
             return
         due = every > 0 and self._routed % every == 0
-        if due or known.record or known.replayed or tracing.is_heard():
+        is_told = due or known.record or tracing.is_heard()
+        if is_told:
             self._settle(request, known, wait=True)
             if known.failed:
                 return
         self._routed += 1
         self._recorded.add(request)
         seen, price = None, known.chosen.config.price
-        if self.keeping and known.replayed and table is not None:
-            seen = self.keeping.ended(request, known.replayed, table[row.index], price, known.target)
+        if known.replayed and table is not None:
+            ended = _Ended(request, known, known.replayed, table[row.index].clone())
+            if not is_told and self._goes_on(request):
+                self._ended.append(ended)
+            else:
+                seen = self._predict(ended)
         trace.prompts[-1].tokens = row.keys  # its last chunk may have been left to the stock kernel
         is_recorded = (due or known.record) and self._record(request, known, seen, due)
         if tracing.is_heard():
@@ -278,6 +306,19 @@ class Requests:
                 tracing.tell(about, trace.prompts[-1].passes, known.began_ns, headers)
             except (OSError, ValueError) as error:  # the server goes on without a disk for its metrics
                 log.error("RouteSparse could not tell of request %s: %s", request, error)
+
+    def _goes_on(self, request: str) -> bool:
+        """Whether batches will follow in any case before vLLM is idle, which asks for none."""
+        most = getattr(getattr(self.known.get(request), "sampling_params", None), "max_tokens", None)
+        return most is None or most > 2
+
+    def _predict(self, ended: _Ended) -> Seen | None:
+        known = ended.known
+        self._settle(ended.request, known, wait=True)
+        if known.failed or self.keeping is None:
+            return None
+        price = known.chosen.config.price
+        return self.keeping.ended(ended.request, ended.replayed, ended.table, price, known.target)
 
     def _record(self, request: str, known: _Open, seen: Seen | None, due: bool) -> bool:
         """Whether it could be written. due: it was its turn."""

@@ -82,6 +82,7 @@ def follow(runner_class: Any) -> None:
                 return stock(self, scheduler_output, *rest, **named)
             requests.forget(scheduler_output.finished_req_ids)
             requests.known |= {new.req_id: new for new in scheduler_output.scheduled_new_reqs}
+            requests.catch_up(scheduler_output.num_scheduled_tokens)
             step = Step(requests, self, scheduler_output)
             token = _current.set(step)
             try:

@@ -306,6 +306,42 @@ def test_a_gpu_is_waited_for_by_prompts_that_are_recorded_alone(tmp_path, monkey
         assert "serves request b by dense attention: NaN" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("most", "every", "batches", "when"),
+    [
+        (None, 0, [["a"], ["a", "b"]], [0, 0, 1]),  # behind the launch that hands its first token out
+        (8, 0, [["a"], ["b"]], [0, 0, 1]),
+        (8, 0, [["b"], ["b"]], [0, 1, 1]),  # ended, or preempted: its pages may be written to
+        (2, 0, [], [1]),
+        (8, 1, [], [1]),  # recorded with it
+    ],
+)
+def test_a_loss_is_predicted_when_the_first_token_is_out_and_the_pages_are_whole(
+    tmp_path, most, every, batches, when
+):
+    requests, asked = requests_into(tmp_path, every=every), []
+    requests.known["a"] = SimpleNamespace(sampling_params=SimpleNamespace(max_tokens=most))
+    requests.keeping = SimpleNamespace(
+        applied=lambda chosen: chosen,
+        begun=lambda *_: "rows",
+        ended=lambda *given: asked.append(given),
+        recorded=lambda record, *_: record,
+    )
+    row, table = Row("a", 1, 0, TOKENS, 0, TOKENS), torch.tensor([[7, 8], [3, 5]])
+    requests.choose([row], prompt_of)
+    for layer in range(LAYERS):
+        requests.attend(row, inputs_of(1), layer)
+    requests.finish([row], table)
+    table.zero_()  # vLLM's own, for the next batch
+    seen = [len(asked)]
+    for batch_of in batches:
+        requests.catch_up(batch_of)
+        seen.append(len(asked))
+    assert seen == when
+    request, rows, pages, price, target = asked[0]
+    assert (request, rows, pages.tolist(), price, target) == ("a", "rows", [3, 5], CONFIG.price, None)
+
+
 def test_of_a_prompt_that_is_never_worth_it_no_session_is_made(tmp_path, monkeypatch):
     """Once a latency profile says so: a session takes the host a millisecond."""
     requests = requests_into(tmp_path, replace(CONFIG, break_even_tokens=None))
