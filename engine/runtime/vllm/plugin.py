@@ -51,7 +51,7 @@ def register() -> None:
     for name in names:
         register_backend(AttentionBackendEnum[name], f"{__name__}.{name}")
     keep_apart(Request, settings)
-    carry_headers(NewRequestData)
+    carry(NewRequestData)
     refuse_early(type(current_platform), VLLMValidationError)
     steps.at_start(WorkerWrapperBase, lambda runner: _requests(runner, settings))
 
@@ -85,20 +85,26 @@ def keep_apart(request_class: Any, settings: ServingSettings) -> None:
         def from_engine_core_request(request: Any, *rest: Any) -> Any:
             own = copy.copy(request)
             own.cache_salt = way_of(settings, request.sampling_params) + (request.cache_salt or "")
-            return stock(own, *rest)
+            made = stock(own, *rest)
+            made.external_req_id = request.external_req_id  # for ``carry``
+            return made
 
         return from_engine_core_request
 
     steps.wrap(request_class, "from_engine_core_request", salted, staticmethod)
 
 
-def carry_headers(data_class: Any) -> None:
-    """Let a request's trace headers reach the worker. data_class: vLLM's NewRequestData, which leaves them behind."""
+def carry(data_class: Any) -> None:
+    """Let a request's trace headers and the id that its client gave reach the worker, which has vLLM's own id.
+
+    data_class: vLLM's NewRequestData, which leaves them behind.
+    """
 
     def carried(stock: Any) -> Any:
         def from_request(request: Any, *rest: Any, **named: Any) -> Any:
             made = stock(request, *rest, **named)
             made.trace_headers = request.trace_headers
+            made.external_req_id = getattr(request, "external_req_id", None)  # vLLM's warm-up has none
             return made
 
         return from_request

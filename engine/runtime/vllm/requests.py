@@ -292,8 +292,11 @@ class Requests:
         trace.prompts[-1].tokens = row.keys  # its last chunk may have been left to the stock kernel
         is_recorded = (due or known.record) and self._record(request, known, seen, due)
         if tracing.is_heard():
+            sent = self.known.get(request)
             about: tracing.Figures = {
-                "gen_ai.request.id": request,
+                # As vLLM's own span has it; records have vLLM's id, with a random suffix.
+                "gen_ai.request.id": getattr(sent, "external_req_id", None) or request,
+                "routesparse.request_id": request,
                 "gen_ai.usage.prompt_tokens": row.keys,
                 "routesparse.cached_tokens": known.cached,
                 "routesparse.price": price if known.chosen.config.policy == "priced" else None,
@@ -301,7 +304,7 @@ class Requests:
                 "routesparse.loss": known.replayed.predicted if known.replayed else None,
                 "routesparse.recorded": is_recorded,
             }
-            headers = getattr(self.known.get(request), "trace_headers", None)
+            headers = getattr(sent, "trace_headers", None)
             try:
                 tracing.tell(about, trace.prompts[-1].passes, known.began_ns, headers)
             except (OSError, ValueError) as error:  # the server goes on without a disk for its metrics

@@ -276,6 +276,29 @@ def test_a_full_disk_costs_the_metrics_and_not_the_server(tmp_path, monkeypatch,
     assert "could not tell of request a: [Errno 28] No space left on device" in caplog.text
 
 
+@pytest.mark.parametrize(("given", "told"), [("mine", "mine"), (None, "0_mine-ac5f7093")])
+def test_a_span_has_the_id_that_the_client_gave(tmp_path, monkeypatch, given, told):
+    """vLLM's own span has that, too; one of n answers is named 0_mine-ac5f7093, say, inside."""
+
+    class NewRequestData:
+        @classmethod
+        def from_request(cls, request):
+            return SimpleNamespace(req_id=request.request_id)
+
+    plugin.carry(NewRequestData)
+    sent = SimpleNamespace(request_id="0_mine-ac5f7093", trace_headers={"traceparent": "00"})
+    if given:
+        sent.external_req_id = given
+    requests, seen = requests_into(tmp_path), []
+    requests.known[sent.request_id] = NewRequestData.from_request(sent)
+    monkeypatch.setattr(tracing, "is_heard", lambda: True)
+    monkeypatch.setattr(tracing, "tell", lambda *given: seen.append(given))
+    assert prefill(requests, Row(sent.request_id, 0, 0, TOKENS, 0, TOKENS), inputs_of(1))
+    ((about, _, _, headers),) = seen
+    assert (about["gen_ai.request.id"], about["routesparse.request_id"]) == (told, sent.request_id)
+    assert headers == sent.trace_headers and list(recorded(tmp_path)) == [sent.request_id]
+
+
 def test_of_a_prompt_that_is_not_recorded_nothing_is_read(tmp_path, monkeypatch):
     """Its first token would wait for that."""
     requests = requests_into(tmp_path, every=0)
@@ -699,13 +722,15 @@ def test_requests_share_cached_keys_only_with_those_that_are_routed_the_same_way
     class Request:
         @classmethod
         def from_engine_core_request(cls, request, hasher):
-            return cls, hasher, request.cache_salt
+            return SimpleNamespace(made_by=(cls, hasher), cache_salt=request.cache_salt)
 
-    def salt(extra=None, own=None, **given):
-        given = SimpleNamespace(cache_salt=own, sampling_params=SimpleNamespace(extra_args=extra), **given)
-        made, hasher, found = Request.from_engine_core_request(given, "hasher")
-        assert made is Request and hasher == "hasher" and given.cache_salt == own
-        return found
+    def salt(extra=None, own=None):
+        given = SimpleNamespace(cache_salt=own, sampling_params=SimpleNamespace(extra_args=extra))
+        given.external_req_id = "client's"
+        made = Request.from_engine_core_request(given, "hasher")
+        assert made.made_by == (Request, "hasher") and given.cache_salt == own
+        assert made.external_req_id == "client's"
+        return made.cache_salt
 
     known = settings(**{"": "1"})
     for _ in range(2):  # vLLM may register a plug-in twice
