@@ -22,7 +22,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, product
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,7 @@ class Engine:
     def ids(self, text: str) -> list[int]:
         return list(self._llm.get_tokenizer().encode(text))
 
-    def add(self, ids: Sequence[int], tokens: int, extra: dict[str, int]) -> str:
+    def add(self, ids: Sequence[int], tokens: int, extra: Mapping[str, float]) -> str:
         """A request that answers with so many tokens; its id."""
         params = self._params(max_tokens=tokens, temperature=0.0, ignore_eos=True, detokenize=False)
         params.extra_args = dict(extra) or None
@@ -147,12 +147,21 @@ class Windows:
         return list(self._ids[first : first + tokens])
 
 
-def load_text(folder: Path) -> str:
-    """All texts of a folder, in the order of their names. Errors: InputError."""
+def text_files(folder: Path) -> list[Path]:
+    """A folder's texts, in the order of their names. Errors: InputError where it has none."""
     files = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
     if not files:
         raise InputError(f"{folder} holds no text; pass a folder of {', '.join(SUFFIXES)} files as --prompts")
-    return "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in files)
+    return files
+
+
+def read_text(file: Path) -> str:
+    return file.read_text(encoding="utf-8", errors="replace")
+
+
+def load_text(folder: Path) -> str:
+    """All texts of a folder, in the order of their names. Errors: InputError."""
+    return "\n".join(map(read_text, text_files(folder)))
 
 
 def measure(
@@ -238,6 +247,20 @@ def areas(engine: Any, windows: Windows, tokens: Sequence[int], spool: Path) -> 
     return found
 
 
+def circumstances(options: argparse.Namespace, engine: Any) -> dict[str, Any]:
+    """What a measurement was made with, for its file."""
+    ours = {name: value for name, value in os.environ.items() if name.startswith(("ROUTESPARSE", "VLLM"))}
+    return {
+        "settings": {name: str(value) for name, value in vars(options).items()},
+        "environment": ours,
+        "engine": {name: str(value) for name, value in engine.options.items()},
+        "created_at": now(),
+        "git_commit": git_commit(),
+        "versions": versions() | {"vllm": engine.version},
+        "device": device_name(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
+    }
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0; 2 where the input is wrong, in one line."""
     parser = argparse.ArgumentParser(
@@ -270,15 +293,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ready_s = time.monotonic() - begun
     rows = measure(engine, windows, options, ways)
     spool = Path(os.environ.get(f"{SWITCH}_SPOOL") or paths.spool())
-    ours = {name: value for name, value in os.environ.items() if name.startswith(("ROUTESPARSE", "VLLM"))}
-    found = {
-        "settings": {name: str(value) for name, value in vars(options).items()},
-        "environment": ours,
-        "engine": {name: str(value) for name, value in engine.options.items()},
-        "created_at": now(),
-        "git_commit": git_commit(),
-        "versions": versions() | {"vllm": engine.version},
-        "device": device_name(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
+    found = circumstances(options, engine) | {
         "seconds": {"start": ready_s, "all": time.monotonic() - begun},
         "summary": summarise(rows),
         "areas": areas(engine, windows, options.tokens, spool) if "routed" in ways else {},
