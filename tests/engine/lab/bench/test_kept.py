@@ -34,11 +34,12 @@ class Keeping:
         return name
 
     def steps(self):
+        yield "a first token"
         for number, (name, ids) in enumerate(self.waiting):
             predicted, true = TARGET * (0.5 if ids[0] == ord("a") else 2), 3 * TARGET if number % 2 else None
             logged(now(), f"{name}-ac5f7093", predicted, true)
             yield name
-        self.waiting = []
+        self.waiting.clear()
 
 
 @pytest.fixture
@@ -77,11 +78,12 @@ def test_parts_come_one_behind_the_other_and_single_requests_behind_them(serve, 
             ids, tokens, extra = asked[int(name.split("-")[1])]
             assert (len(ids), chr(ids[0]), tokens, extra) == (64, document[-10], 3, {}) and first <= 26
     assert len({first for *_, first in places}) > 3
+    assert all(0 < row["first_ms"] <= row["ms"] for row in found["groups"])
     assert [row["way"] for row in lone] == ["kept", "own loss", "stock"] * kept.LONE
     assert [asked[2 + 11 + at][1:] for at in range(3)] == [
-        (1, {}),
-        (1, {"routesparse_loss": TARGET}),
-        (1, {"routesparse_route": 0}),
+        (3, {}),
+        (3, {"routesparse_loss": TARGET}),
+        (3, {"routesparse_route": 0}),
     ]
     assert len(found["log"]) == 11 + kept.LONE and found["environment"]["ROUTESPARSE_VLLM_KEEP"] == "1"
     assert capsys.readouterr().out.splitlines() == [
