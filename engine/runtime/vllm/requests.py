@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -138,14 +138,15 @@ class Requests:
                 held.pop(request, None)
             self._recorded.discard(request)
 
-    def catch_up(self, scheduled: Container[str]) -> None:
+    def catch_up(self, scheduled: Mapping[str, int]) -> None:
         """A batch of these requests is about to be launched, which may write to pages of others: predict what is due.
 
-        vLLM hands a batch's first tokens out behind the launch of the next one.
+        vLLM hands a batch's first tokens out behind the launch of the next one. scheduled: tokens of each; one that
+        has more than one came again, in other pages, in the step that took its own (a reset of the prefix cache).
         """
         for one in [*self._ended]:
             one.batches += 1
-            if one.batches > 1 or one.request not in scheduled:
+            if one.batches > 1 or scheduled.get(one.request) != 1:
                 self._ended.remove(one)
                 self._predict(one)
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -335,6 +336,7 @@ def test_a_gpu_is_waited_for_by_prompts_that_are_recorded_alone(tmp_path, monkey
         (None, 0, [["a"], ["a", "b"]], [0, 0, 1]),  # behind the launch that hands its first token out
         (8, 0, [["a"], ["b"]], [0, 0, 1]),
         (8, 0, [["b"], ["b"]], [0, 1, 1]),  # ended, or preempted: its pages may be written to
+        (8, 0, [["a"] * TOKENS], [0, 1]),  # preempted, and begun again in one step
         (2, 0, [], [1]),
         (8, 1, [], [1]),  # recorded with it
     ],
@@ -358,7 +360,7 @@ def test_a_loss_is_predicted_when_the_first_token_is_out_and_the_pages_are_whole
     table.zero_()  # vLLM's own, for the next batch
     seen = [len(asked)]
     for batch_of in batches:
-        requests.catch_up(batch_of)
+        requests.catch_up(Counter(batch_of))
         seen.append(len(asked))
     assert seen == when
     request, rows, pages, price, target = asked[0]
