@@ -48,16 +48,19 @@ class Keeping:
         """What the next prompt is routed with."""
         return replace(chosen, config=replace(chosen.config, price=self.keeper.state.price), tuned_price=None)
 
-    def begun(self, prompt: Sequence[int], salt: str) -> KeptRows | None:
-        """Of a prompt that begins; None where it is not its turn, or too short to be judged."""
+    def begun(self, prompt: Sequence[int], salt: str, moves: bool) -> KeptRows | None:
+        """Of a prompt that begins; None where it is not its turn, or too short to be judged.
+
+        moves: the price; one that has a target of its own takes no other's turn, and is not measured.
+        """
         if len(prompt) < LEAST_TOKENS:
             return None
         turn, skipped = divmod(self._begun, self._settings.keep)
-        self._begun += 1
+        self._begun += int(moves)
         if skipped:
             return None
         dense = self._settings.keep_dense
-        whole = dense > 0 and (turn + 1) % dense == 0
+        whole = moves and dense > 0 and (turn + 1) % dense == 0
         return KeptRows(np.asarray(prompt, np.int64), stable_seed("replay", salt), whole)
 
     def ended(

@@ -227,7 +227,7 @@ class Requests:
             return
         if asked.route:
             salt = prompt_digest(prompt)
-            replayed = self.keeping.begun(prompt, salt) if self.keeping else None
+            replayed = self.keeping.begun(prompt, salt, asked.loss is None) if self.keeping else None
             session = self._session(salt, chosen)
             self._open[row.request] = _Open(session, asked.record, chosen, asked.loss, replayed, row.context)
 

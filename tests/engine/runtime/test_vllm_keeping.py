@@ -64,9 +64,13 @@ def test_of_predicted_prompts_one_in_so_many_is_measured(keep, dense):
     keeping = Keeping.__new__(Keeping)
     keeping._settings = settings(_LOSS="0.01", _KEEP=str(keep), _KEEP_DENSE=str(dense))
     keeping._begun = 0
-    begun = [keeping.begun(range(1_025), "salt") for _ in range(40 * keep)]
+    begun, own = [], []  # of the server's target, and of a request's own between them
+    for _ in range(40 * keep):
+        own.append(keeping.begun(range(1_025), "salt", moves=False))
+        begun.append(keeping.begun(range(1_025), "salt", moves=True))
     predicted = [one for one in begun if one]
-    assert predicted == begun[::keep] and keeping.begun(range(1_024), "salt") is None
+    assert predicted == begun[::keep] and keeping.begun(range(1_024), "salt", moves=True) is None
+    assert not any(one.whole for one in own if one)
     assert [one.whole for one in predicted] == [dense > 0 and n % dense == 0 for n in range(1, 41)]
 
 
