@@ -193,14 +193,20 @@ class LayerRow:
 
 
 @dataclass(frozen=True)
-class HeadChoiceRow:
-    """The decision for one routing unit (table head_choice)."""
+class UnitKey:
+    """The columns that a unit's tables begin with."""
 
     run_id: ranges.RunId
     batch_index: ranges.Place
     layer: ranges.Layer
     head: ranges.Head
     segment: ranges.Place
+
+
+@dataclass(frozen=True)
+class HeadChoiceRow(UnitKey):
+    """The decision for one routing unit (table head_choice)."""
+
     first_token: ranges.Token
     tokens: ranges.Tokens
     body_tokens: ranges.Token
@@ -242,14 +248,9 @@ class HeadChoiceRow:
 
 
 @dataclass(frozen=True)
-class CandidateScoreRow:
+class CandidateScoreRow(UnitKey):
     """One candidate of one unit (table candidate_score): why it was or was not chosen."""
 
-    run_id: ranges.RunId
-    batch_index: ranges.Place
-    layer: ranges.Layer
-    head: ranges.Head
-    segment: ranges.Place
     candidate: ranges.Candidate
     pattern: ranges.PatternName
     budget: ranges.Budget
@@ -266,14 +267,9 @@ class CandidateScoreRow:
 
 
 @dataclass(frozen=True)
-class FallbackEventRow:
+class FallbackEventRow(UnitKey):
     """One failed certificate and what followed (table fallback_event)."""
 
-    run_id: ranges.RunId
-    batch_index: ranges.Place
-    layer: ranges.Layer
-    head: ranges.Head
-    segment: ranges.Place
     test: ranges.Dimension  # 1, 2, ... s
     from_candidate: ranges.Candidate
     lower_mass: ranges.Bound
@@ -285,14 +281,9 @@ class FallbackEventRow:
 
 
 @dataclass(frozen=True)
-class AuditRow:
+class AuditRow(UnitKey):
     """Dense-audited truth of one unit (table audit), over random body rows no other step has read."""
 
-    run_id: ranges.RunId
-    batch_index: ranges.Place
-    layer: ranges.Layer
-    head: ranges.Head
-    segment: ranges.Place
     rows: ranges.Tokens
     mass: ranges.Mass  # mean retained mass
     min_mass: ranges.Mass
@@ -312,14 +303,9 @@ class AuditRow:
 
 
 @dataclass(frozen=True)
-class WorstRow:
+class WorstRow(UnitKey):
     """One of the audited rows of a unit whose output is farthest off (table worst_row), and what it did not read."""
 
-    run_id: ranges.RunId
-    batch_index: ranges.Place
-    layer: ranges.Layer
-    head: ranges.Head
-    segment: ranges.Place
     rank: ranges.Token  # among the unit's audited rows by error, 0 the worst
     position: ranges.Token  # key-axis position of the row: its token
     mass: ranges.Mass  # retained mass
@@ -329,15 +315,10 @@ class WorstRow:
 
 
 @dataclass(frozen=True)
-class TracedRow:
+class TracedRow(UnitKey):
     """One row that somebody chose, in one head (table traced_row): its strongest keys, most first, those that were
     dropped among them."""
 
-    run_id: ranges.RunId
-    batch_index: ranges.Place
-    layer: ranges.Layer
-    head: ranges.Head
-    segment: ranges.Place
     position: ranges.Token  # key-axis position of the row: its token
     mass: ranges.Mass  # retained mass, by what ran
     keys: ranges.Blob4  # int32 little endian: tokens
@@ -346,17 +327,12 @@ class TracedRow:
 
 
 @dataclass(frozen=True)
-class BlockReadsRow:
+class BlockReadsRow(UnitKey):
     """What one audited unit reads of each KV block (table block_reads), and the attention that lies there.
 
     Means over the unit's audited rows; a cell is ``pool`` KV blocks.
     """
 
-    run_id: ranges.RunId
-    batch_index: ranges.Place
-    layer: ranges.Layer
-    head: ranges.Head
-    segment: ranges.Place
     cells: ranges.Cells
     pool: ranges.Tokens
     # Uint8 [cells]: 255 times the share of pairs (later body row, key) that the chosen plan reads.
@@ -366,14 +342,9 @@ class BlockReadsRow:
 
 
 @dataclass(frozen=True)
-class ProbeRow:
+class ProbeRow(UnitKey):
     """The probe heatmap of one unit (table probe): block mass, float16, max-pooled along keys if large."""
 
-    run_id: ranges.RunId
-    batch_index: ranges.Place
-    layer: ranges.Layer
-    head: ranges.Head
-    segment: ranges.Place
     rows: ranges.Few
     columns: ranges.Cells
     pool: ranges.Tokens  # key blocks per heatmap column

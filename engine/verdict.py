@@ -20,7 +20,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from statistics import fmean
 from typing import Any, Literal
 
 from routesparse.engine.config import RouterConfig
@@ -179,7 +178,6 @@ def verdict(facts: Facts) -> Verdict:
 def of_record(record: RunRecord) -> Verdict:
     """The verdict on a run that was just made."""
     run = record.run
-    known = [(row.dense, row.tokens) for row in record.losses if row.dense is not None]
     compared = [row.executed_error for row in record.audits if row.executed_error is not None]
     return verdict(
         Facts.of(
@@ -194,9 +192,7 @@ def of_record(record: RunRecord) -> Verdict:
                 ),
                 "violations": sum(row.violations for row in record.audits) if record.audits else None,
                 "executed_error": max(compared, default=None),
-                "loss_true": fmean(*zip(*known, strict=True))
-                if 0 < len(known) == len(record.losses)
-                else None,
+                "loss_true": record.true_loss,
                 "same_tokens": min((row.same_tokens for row in record.continuations), default=None),
                 "continued_tokens": max((row.tokens for row in record.continuations), default=None),
                 "planned_us": sum(row.planned_us for row in record.layers),

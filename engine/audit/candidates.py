@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 
+from routesparse.engine.audit.rows import row_weights
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.decision import Decision
 from routesparse.engine.device.inputs import AttentionInputs
@@ -19,7 +20,6 @@ from routesparse.engine.method.probe import run_probe
 from routesparse.engine.method.records import Context, ProbeRows
 from routesparse.engine.method.retained_mass import candidate_mass
 from routesparse.engine.seeds import stable_seed
-from routesparse.kernels.logits import capped_logits, row_queries
 
 ROWS_AT_ONCE = 4_096
 
@@ -66,30 +66,19 @@ def candidate_errors(inputs: AttentionInputs, decision: Decision, rows: torch.Te
     A row's output is summed once per KV block; a candidate's is the sum over the blocks that it keeps.
     """
     errors = torch.zeros(*rows.shape[:2], len(decision.candidates), dtype=torch.float64)
-    queries = row_queries(inputs.q, rows + decision.segment.first)
     for b in range(decision.batch):
         for h in range(decision.heads):
-            errors[b, h] = _unit_errors(inputs, decision, b, h, rows[b, h], queries[b, h].float())
+            errors[b, h] = _unit_errors(inputs, decision, b, h, rows[b, h])
     return errors
 
 
 def _unit_errors(
-    inputs: AttentionInputs, decision: Decision, b: int, h: int, rows: torch.Tensor, query: torch.Tensor
+    inputs: AttentionInputs, decision: Decision, b: int, h: int, rows: torch.Tensor
 ) -> torch.Tensor:
     segment, block = decision.segment, decision.segment.block_k
-    keys = inputs.k[b, h // inputs.groups, : segment.keys].float()
     values = inputs.v[b, h // inputs.groups, : segment.keys].float()
-    logits = capped_logits(query, keys, inputs.scale, inputs.softcap)
-    key = torch.arange(segment.keys, device=keys.device)
-    hidden = (key > (rows + segment.position).view(-1, 1)) | (key < inputs.first_keys()[b])
-    logits.masked_fill_(hidden, -torch.inf)
-    sink_mass = logits.new_zeros(len(rows), 1)
-    if inputs.sinks is not None:
-        logits = torch.cat([logits, inputs.sinks[h].float().expand(len(rows), 1)], dim=1)
-        weights = logits.softmax(-1)
-        weights, sink_mass = weights[:, :-1], weights[:, -1:]
-    else:
-        weights = logits.softmax(-1)
+    weights, on_sink = row_weights(inputs, segment, b, h, rows)
+    weights = F.pad(weights, (0, segment.keys - weights.shape[1]))
     padding = -segment.keys % block
     blocked = F.pad(weights, (0, padding)).view(len(rows), -1, block).transpose(0, 1)
     outputs = (blocked @ F.pad(values, (0, 0, 0, padding)).view(-1, block, values.shape[-1])).transpose(0, 1)
@@ -101,7 +90,7 @@ def _unit_errors(
         levels = index.levels.expand(decision.batch, decision.heads, -1, -1)[b, h][rows // segment.block_q]
         kept = torch.stack([(levels <= c.level).float() for c in members], 1)  # [P, members, N]
         sparse = kept @ outputs
-        mass = (kept @ masses.unsqueeze(-1)).squeeze(-1) + sink_mass
+        mass = (kept @ masses.unsqueeze(-1)).squeeze(-1) + on_sink.unsqueeze(-1)
         if index.columns is not None:
             for place, candidate in enumerate(members):
                 columns = index.columns[b, h, : index.column_counts[candidate.level]]

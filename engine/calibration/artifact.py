@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -210,10 +209,6 @@ class Calibration:
         """sha256 of documents that are in both folds: there must be none."""
         folds = [{d["sha256"] for d in self.folds.get(fold, {}).get("documents", ())} for fold in ("A", "B")]
         return sorted(folds[0] & folds[1])
-
-    def overlap_with(self, documents: Iterable[str]) -> list[str]:
-        """sha256 of the given documents (a test set's) that this calibration has seen."""
-        return sorted(set(self.documents) & set(documents))
 
     def save(self, folder: Path) -> Path:
         """Write <folder>/<name>.json, replacing it whole."""
