@@ -78,9 +78,7 @@ class CertificateRow:
     dense_layers: ranges.Steps  # layers for which the plan says nothing: they count as reading everything
     verdict: Verdict  # one of LEVELS
     sentence: ranges.Reason
-    findings_json: Annotated[
-        str, text(1 << 14, lines=True)
-    ]  # what stands beside the verdict, a list of sentences
+    findings_json: ranges.Findings  # what stands beside the verdict, a list of sentences
     owner: ranges.Name | None = None  # as RunRow.owner
 
     @property
@@ -138,9 +136,7 @@ class NamedRow:
     """
 
     run_id: ranges.RunId
-    label: Annotated[
-        str, text(32, r"^([0-9]+|last):[0-9]+$")
-    ]  # how the rows were named: "16000:16384", "last:64"; never a word of the prompt
+    label: ranges.NamedRows  # how the rows were named: "16000:16384", "last:64"; never a word of the prompt
     batch_index: ranges.Place
     position: ranges.Token  # the token
     # What it reads; None where the prompt's text is not kept.

@@ -6,28 +6,16 @@ and masses are kept, never words: whether a prompt's text is kept is decided els
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from routesparse.engine.decide.decision import Decision
-from routesparse.engine.rows import BlockReadsRow, WorstRow
+from routesparse.engine.rows import BlockReadsRow, UnitKey, WorstRow
 
 WORST_ROWS = 4  # of a unit
 LOST_BLOCKS = 8  # of a worst row
 READS_STEPS = 255  # of a share of reads, one byte
-
-
-@dataclass(frozen=True)
-class Place:
-    """The unit that rows belong to."""
-
-    batch_index: int
-    layer: int
-    head: int
-    segment: int
 
 
 class Passages:
@@ -63,7 +51,7 @@ class Passages:
         top = lost[worst].topk(min(LOST_BLOCKS, self._blocks), dim=-1)
         self._worst.append((rows[worst], error[worst], retained[worst], top.indices, top.values))
 
-    def worst_rows(self, place: Place) -> list[WorstRow]:
+    def worst_rows(self, place: UnitKey) -> list[WorstRow]:
         """The rows with the largest relative error, worst first."""
         if not self._worst:
             return []
@@ -77,7 +65,6 @@ class Passages:
                 continue
             some = lost[at] > 0
             found[position] = WorstRow(
-                run_id="",
                 **vars(place),
                 rank=len(found),
                 position=position,
@@ -90,13 +77,12 @@ class Passages:
                 break
         return list(found.values())
 
-    def block_reads(self, place: Place, reads: np.ndarray) -> BlockReadsRow | None:
+    def block_reads(self, place: UnitKey, reads: np.ndarray) -> BlockReadsRow | None:
         """Means over the added rows, beside the share of reads float [N] (``plan_reads``)."""
         if self._mass is None or self._lost is None:
             return None
         mass, lost = (part.cpu().numpy() / self._rows for part in (self._mass, self._lost))
         return BlockReadsRow(
-            run_id="",
             **vars(place),
             cells=self._blocks,
             pool=1,

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from routesparse.engine.audit.passages import Passages, Place, plan_reads
+from routesparse.engine.audit.passages import Passages, plan_reads
 from routesparse.engine.config import AuditDepth
 from routesparse.engine.decide.decision import Decision, LayerSettings
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.method.certificate import paper_error_bound, row_lower_bound, tight_error_bound
 from routesparse.engine.method.segments import Segment
-from routesparse.engine.rows import Audited, AuditRow, BlockReadsRow, WorstRow
+from routesparse.engine.rows import Audited, AuditRow, BlockReadsRow, UnitKey, WorstRow
 from routesparse.engine.seeds import stable_seed
 from routesparse.kernels.logits import capped_logits
 
@@ -84,7 +84,7 @@ class RowAuditor(Auditor):
         worst: list[WorstRow] = []
         reads: list[BlockReadsRow] = []
         for (b, h), found in passages.items():
-            place = Place(b, decision.layer, h, decision.segment.index)
+            place = UnitKey("", b, decision.layer, h, decision.segment.index)
             worst += found.worst_rows(place)
             row = found.block_reads(place, plan_reads(decision, b, h))
             reads += [] if row is None else [row]
@@ -132,11 +132,7 @@ def audit_units(
         allowance = ROUNDING * measured["v_max"]
         audits.append(
             AuditRow(
-                run_id="",
-                batch_index=b,
-                layer=decision.layer,
-                head=h,
-                segment=segment.index,
+                *("", b, decision.layer, h, segment.index),
                 rows=len(chosen),
                 mass=float(mass.mean()),
                 min_mass=float(mass.min()),

@@ -16,10 +16,7 @@ from routesparse.engine.decide.decision import Decision, LayerSettings
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.rows import Audited, TracedRow
 
-MOST_KEYS, MOST_DROPPED = (
-    24,
-    8,
-)  # of a row: the strongest keys, and beside them the strongest that were dropped
+MOST_KEYS, MOST_DROPPED = 24, 8  # of a row: the strongest keys, and the strongest that were dropped
 
 
 @dataclass(frozen=True)
@@ -65,11 +62,7 @@ def _traced(
     keys = torch.cat([strongest, lost[dropped[lost] > 0]]).unique()
     keys = keys[weights[keys].argsort(descending=True)]
     return TracedRow(
-        run_id="",
-        batch_index=b,
-        layer=decision.layer,
-        head=h,
-        segment=segment.index,
+        *("", b, decision.layer, h, segment.index),
         position=row + segment.position,
         mass=float((weights * kept).sum() + sink),
         keys=keys.cpu().numpy().astype("<i4").tobytes(),

@@ -184,22 +184,6 @@ def cut(
     return windows
 
 
-def tile(documents: Sequence[Document], tokens: int, tokenizer: Any, seed: int) -> list[Window]:
-    """Every window of exactly ``tokens`` tokens that the documents hold side by side.
-
-    The first one's start is uniform over what is left over, by seed.
-    """
-    bos = _bos(tokenizer)
-    body = tokens - len(bos)
-    windows = []
-    for document in documents:
-        left = document.tokens % body if document.tokens >= body else 0
-        first = random.Random(f"{seed}/{document.sha256}/{tokens}").randint(0, left)
-        starts = range(first, document.tokens - body + 1, body)
-        windows += [_window(document, start, body, bos) for start in starts]
-    return windows
-
-
 def draw(documents: Sequence[Document], count: int, tokens: int, tokenizer: Any, seed: str) -> list[Window]:
     """``count`` windows drawn independently of one another: a document, each as likely, then a start, each as likely.
 

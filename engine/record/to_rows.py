@@ -35,6 +35,7 @@ from routesparse.engine.rows import (
     ProbeRow,
     RunRecord,
     RunRow,
+    UnitKey,
 )
 
 PROBE_BYTES = 16_000_000  # of heatmaps per run, before compression
@@ -80,13 +81,7 @@ def record_prompt(settings: RunSettings, prompt: PromptTrace, info: RunInfo) -> 
 def _key(run_id: str, decision: Decision, unit: int) -> dict[str, Any]:
     """What every unit's row begins with."""
     batch_index, head = divmod(unit, decision.heads)
-    return {
-        "run_id": run_id,
-        "batch_index": batch_index,
-        "layer": decision.layer,
-        "head": head,
-        "segment": decision.segment.index,
-    }
+    return vars(UnitKey(run_id, batch_index, decision.layer, head, decision.segment.index))
 
 
 def _candidate(run_id: str, decision: Decision, unit: int, place: int) -> dict[str, Any]:
@@ -120,12 +115,7 @@ def _shapes(decision: Decision, pictures: Sequence[Heatmap]) -> list[dict[str, A
 
 
 def _choice(
-    settings: RunSettings,
-    run_id: str,
-    decision: Decision,
-    unit: int,
-    tokens: int,
-    shares: dict[str, Any],
+    settings: RunSettings, run_id: str, decision: Decision, unit: int, tokens: int, shares: dict[str, Any]
 ) -> HeadChoiceRow:
     place = int(decision.certified.choice[unit])
     scores = decision.scores

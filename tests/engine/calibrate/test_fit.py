@@ -19,7 +19,7 @@ from routesparse.engine.calibrate.fit import (
     largest_delta,
     make_bucket,
 )
-from routesparse.engine.calibrate.prompts import Document, cut, split_folds, tile
+from routesparse.engine.calibrate.prompts import Document, cut, split_folds
 from routesparse.engine.calibration.artifact import conformal_delta, load_calibration
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError
@@ -103,14 +103,6 @@ def test_a_short_document_gives_no_window_twice_and_a_too_short_one_none():
     assert len(cut([document("exact", 599)], 9, 600, 4_000, Tokenizer, 0)) == 1
     with pytest.raises(CalibrationError, match="no document holds 600 tokens"):
         cut([document("tiny", 300)], 1, 600, 700, Tokenizer, 0)
-
-
-def test_tiles_lie_side_by_side_from_a_start_that_the_seed_chooses():
-    starts = [[w.start for w in tile([document("d", 2_500)], 1_000, Tokenizer, seed)] for seed in range(5)]
-    assert all(len(s) == 2 and s[1] - s[0] == 999 and 0 <= s[0] <= 502 for s in starts)
-    assert len(set(map(tuple, starts))) > 1
-    assert all(w.tokens == 1_000 for w in tile([document("d", 2_500)], 1_000, Tokenizer, 0))
-    assert tile([document("d", 998)], 1_000, Tokenizer, 0) == []
 
 
 # Fitting.
