@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
+from typing import get_args
 
 import streamlit as st
 
@@ -21,13 +22,7 @@ from routesparse.engine.jobs.queue import JobQueue
 ALIVE_S = 20.0  # a worker reports every few seconds
 _HANDED_OVER_S = 60.0  # a done job's bundle reaches the store within seconds; later it is missing
 START_WORKER = f"{states.PROGRAM} worker"
-STATES: dict[State, str] = {
-    "queued": "waiting",
-    "running": "running",
-    "done": "done",
-    "failed": "failed",
-    "cancelled": "cancelled",
-}
+STATES: dict[State, str] = {state: "waiting" if state == "queued" else state for state in get_args(State)}
 STAGE_NAMES = {
     "load": "load the model",
     "tokenize": "tokenise",

@@ -47,8 +47,7 @@ def loss(record: RunRecord, *, words: bool) -> str:
             numbers.small(row.dense),
         ]
         if text is not None:
-            start = text.span_of_token(row.position, run.block_k)[0]
-            end = text.span_of_token(row.position + row.tokens - 1, run.block_k)[1]
+            start, end = text.span_of_token(row.position, run.block_k, row.tokens)
             cells.append(repr(text.text[start:end][:_LONGEST]))
         rows.append(cells)
     heads = ("stretch", "replayed, nats a token", "dense", "its text")[: len(rows[0])]

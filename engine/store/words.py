@@ -21,12 +21,13 @@ class Words:
         last = len(self.block_starts) - 1
         return int(self.block_starts[min(block, last)]), int(self.block_starts[min(block + blocks, last)])
 
-    def span_of_token(self, token: int, block_tokens: int) -> tuple[int, int]:
-        """First character and end of a token, or of its KV block where tokens were not kept."""
+    def span_of_token(self, token: int, block_tokens: int, tokens: int = 1) -> tuple[int, int]:
+        """First character and end of some tokens, or of their KV blocks where tokens were not kept."""
         if self.token_starts is None:
-            return self.span_of_block(token // block_tokens)
+            block = token // block_tokens
+            return self.span_of_block(block, (token + tokens - 1) // block_tokens - block + 1)
         last = len(self.token_starts) - 1
-        return int(self.token_starts[min(token, last)]), int(self.token_starts[min(token + 1, last)])
+        return int(self.token_starts[min(token, last)]), int(self.token_starts[min(token + tokens, last)])
 
     def blocks_of(self, start: int, end: int) -> tuple[int, int]:
         """The first and the last KV block that characters [start, end) lie in."""

@@ -122,10 +122,8 @@ def _cells(run: str, shown: Shown, words: Words | None, line: token_lines.Line) 
     address = navigate.address("text", run=run, layer=layer, head=head, row=shown.row or 0, at=blocks)
     passage = ""
     if words is not None:
-        start = words.span_of_token(line.first, size)[0]
-        passage = visible(
-            words.text[start : words.span_of_token(line.first + line.tokens - 1, size)[1]][:_LONGEST], " "
-        )
+        start, end = words.span_of_token(line.first, size, line.tokens)
+        passage = visible(words.text[start:end][:_LONGEST], " ")
     return (
         f'<span class="rs-warn">{line.fate}</span>' if line.is_dropped else line.fate,
         ("≥ " if line.coarse else "") + numbers.share(line.share, 2),

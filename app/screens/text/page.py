@@ -121,10 +121,7 @@ def _missing(store: OwnerView, run: RunRow, shares: BlockShares | None, words: W
 
 
 def _text_card(
-    shown: Shown,
-    words: Words | None,
-    shares: BlockShares | None,
-    drawn: Lines | None,
+    shown: Shown, words: Words | None, shares: BlockShares | None, drawn: Lines | None
 ) -> tuple[find.Found, selection.Parts]:
     """The search, the text and what was found; also what the other cards speak of."""
     run = shown.run
@@ -238,8 +235,7 @@ def _marks(shown: Shown, words: Words, found: find.Found, drawn: Lines | None) -
         go, ends = here[0], (here[0], [])
         spans.append((*here, lens.ROW))
         for line in drawn.drawn:
-            start, _ = words.span_of_token(line.first, shown.run.block_k)
-            _, end = words.span_of_token(line.first + line.tokens - 1, shown.run.block_k)
+            start, end = words.span_of_token(line.first, shown.run.block_k, line.tokens)
             spans.append((start, end, lens.LOST if line.is_dropped else lens.READ))
             ends[1].append((start, line.share, line.is_dropped))
     chosen = selection.passage(len(words.block_starts) - 1)

@@ -23,8 +23,8 @@ def text_of(words: Words | None, position: int, tokens: int, block_tokens: int, 
     """The beginning of a stretch's text; empty where no text was kept. Not yet escaped."""
     if words is None:
         return ""
-    start = words.span_of_token(position, block_tokens)[0]
-    text = words.text[start : words.span_of_token(position + tokens - 1, block_tokens)[1]]
+    start, end = words.span_of_token(position, block_tokens, tokens)
+    text = words.text[start:end]
     return visible(text[:most], " ") + ("…" if len(text) > most else "")
 
 
