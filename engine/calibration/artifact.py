@@ -51,9 +51,8 @@ from routesparse.engine.schema import (
 )
 
 SCHEMA = 2
-COST_FACTOR = (
-    2.0  # a dense tile may be this much dearer or cheaper, in sparse tiles, than where delta was measured
-)
+# A dense tile may be this much dearer or cheaper, in sparse tiles, than where delta was measured.
+COST_FACTOR = 2.0
 # A change of any of these changes what delta was measured on.
 STAMPED = (
     *("policy", "budget", "beta", "solver", "tau", "tau_layer", "tau_head", "price", "confidence"),
@@ -178,9 +177,10 @@ class Calibration:
         unread = unread_by(config)
         for name, value in stamp_of(config).items():
             if name not in unread and self.stamp.get(name) != value:
+                remedy = "calibrate again" if name in policy.constants() else "use the same value"
                 return (
                     f"calibration {self.name!r} was made with {name} {self.stamp.get(name)!r}, this run has "
-                    f"{value!r}; {_remedy(name)}, or pass no calibration"
+                    f"{value!r}; {remedy}, or pass no calibration"
                 )
         return None if profile is None else self.cost_mismatch(profile)
 
@@ -227,10 +227,6 @@ def unread_by(config: RouterConfig) -> set[str]:
     if config.gates and config.budget is None:
         unread |= {*RISK_ONLY, *policy.solver_constants()}
     return unread
-
-
-def _remedy(name: str) -> str:
-    return "calibrate again" if name in policy.constants() else "use the same value"
 
 
 def load_calibration(name: str, owner: str | None = None) -> Calibration:

@@ -47,7 +47,7 @@ def ingest(
             report("checking bundles", place + 1, len(bundles))
             folder = _unpacked(path, Path(scratch) / str(place)) if path.suffix == ".zip" else path
             manifest, data = bundle.verified_tables(folder)
-            known = _find_exact(manifest.run_id)
+            known = next((path for _, path in _bundles() if path.name == manifest.run_id), None)
             if known is not None and bundle.verify_bundle(known).digest != manifest.digest:
                 raise BundleError(
                     f"run {manifest.run_id} is already there with other content; keep one of them"
@@ -74,8 +74,7 @@ def ingest(
 
 
 def runs(
-    limit: Annotated[int, typer.Option(help="Show the newest N.", min=1)] = 50,
-    json_output: JsonFlag = False,
+    limit: Annotated[int, typer.Option(help="Show the newest N.", min=1)] = 50, json_output: JsonFlag = False
 ) -> None:
     """List the runs and certificates in the spool and in the web process's folder, newest first."""
     found = sorted(_runs(), key=lambda row: row.get("created_at", ""), reverse=True)[:limit]
@@ -264,10 +263,6 @@ def _run(path: Path, row: dict[str, Any]) -> dict[str, Any]:
     ]
     layers_missed = None if row["tau_layer"] is None else sum(missed)
     return {**row, "uncertified_units": uncertified, "uncertified_layers": layers_missed}
-
-
-def _find_exact(run_id: str) -> Path | None:
-    return next((path for _, path in _bundles() if path.name == run_id), None)
 
 
 def _resolve(text: str) -> Path:

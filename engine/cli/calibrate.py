@@ -16,6 +16,7 @@ from routesparse.engine.cli.checks import check_prompts, json_target
 from routesparse.engine.cli.options import (
     CertifiedMass,
     JsonFlag,
+    ModelArgument,
     ProcessCount,
     ProfileName,
     RayAddress,
@@ -34,12 +35,7 @@ if TYPE_CHECKING:
 
 
 def calibrate(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="demo, a GGUF file or a folder, its name on the page Models, or a hub id (org/name)."
-        ),
-    ],
+    model: ModelArgument,
     prompts: Annotated[list[Path], typer.Argument(help="Text files, or folders, each a group of its own.")],
     domain: Annotated[str, typer.Option(help="What the prompts are, such as code; also the name.")],
     fold_a: Annotated[int, typer.Option(help="Prompts per group and length bucket to fit on.")] = 24,

@@ -13,7 +13,7 @@ from rich.table import Table
 from routesparse.engine.calibration import fitted
 from routesparse.engine.calibration.folders import check_name
 from routesparse.engine.cli.checks import json_target
-from routesparse.engine.cli.options import JsonFlag, ProcessCount, RayAddress, RopeJson
+from routesparse.engine.cli.options import JsonFlag, ModelArgument, ProcessCount, RayAddress, RopeJson
 from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.cli.tune import Loading, command_of, measure, numbers
 from routesparse.engine.config import HeadFloors
@@ -28,12 +28,7 @@ if TYPE_CHECKING:
 
 def fit(
     context: typer.Context,
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="demo, a GGUF file or a folder, its name on the page Models, or a hub id (org/name)."
-        ),
-    ],
+    model: ModelArgument,
     prompts: Annotated[
         list[Path],
         typer.Option(help="Folder of text files, a kind of text each, repeatable; its name is the kind's."),

@@ -47,12 +47,9 @@ BundleFolder = Annotated[
     Path | None, typer.Option("--out", help="Folder for the bundle; default: the spool.")
 ]
 Replace = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
-ModelName = Annotated[
-    str,
-    typer.Option(
-        "--model", help="demo, a GGUF file or a folder, its name on the page Models, or a hub id (org/name)."
-    ),
-]
+_MODEL = "demo, a GGUF file or a folder, its name on the page Models, or a hub id (org/name)."
+ModelName = Annotated[str, typer.Option("--model", help=_MODEL)]
+ModelArgument = Annotated[str, typer.Argument(help=_MODEL)]
 PromptNumber = Annotated[
     int | None,
     typer.Option(

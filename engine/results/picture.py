@@ -13,6 +13,7 @@ from routesparse.engine.results.wording import signed
 _LEFT, _TOP, _WIDTH, _HEIGHT = 60, 26, 980, 400
 _AREAS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _OFFSETS = (16, -8, 28, -20, 40)  # of a name from its point
+_STEPS = [factor * 10.0**power for power in range(-4, 6) for factor in (1, 2, 5)]  # between two ticks
 _RIGHT, _BOTTOM = 170, 44  # right: room for the outermost point's name
 
 
@@ -33,7 +34,7 @@ def area_picture(rows: Sequence[MethodRow], unit: str, name: str) -> str:
     ]
     lowest, highest = loss_ends(known)
     least = min(area for _, area, _ in points) * 0.85
-    step = next(s for s in _steps() if (highest - lowest) / s <= 6)
+    step = next(s for s in _STEPS if (highest - lowest) / s <= 6)
 
     def x(area: float) -> float:
         return round(_LEFT + (_WIDTH - _LEFT - _RIGHT) * math.log(area / least) / math.log(1 / least), 1)
@@ -105,7 +106,3 @@ STYLE = (
     "svg .accent{fill:var(--accent)}svg .hollow{fill:var(--panel);stroke:var(--ink);stroke-width:1.6}"
     "svg .whisker{stroke:var(--mute);stroke-width:1.2}svg .front{fill:none;stroke:var(--accent);stroke-width:1.6}"
 )
-
-
-def _steps() -> list[float]:
-    return [factor * 10.0**power for power in range(-4, 6) for factor in (1, 2, 5)]

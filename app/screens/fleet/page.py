@@ -53,7 +53,7 @@ def render() -> None:
     with fields:
         models = switch.several("model", "Model", sorted(found["model"].unique()) if len(found) else [], 260)
         kinds = switch.several("alarm", "Alarms about", list(figures.NAMES.values()), 260)
-    columns = [_shifted(last, -back) for back in reversed(range(int(span)))]
+    columns = [(until - datetime.timedelta(back)).isoformat() for back in reversed(range(int(span)))]
     elements.sub(f"{columns[0]} to {last}; recorded are {oldest} to {newest}.")
     if identity.owner() is None:
         kept.cards(columns[0], today if last == newest else last)  # few requests are recorded
@@ -86,10 +86,6 @@ def _nothing() -> None:
             "Requests that a server records belong to nobody who logs in: a dashboard without a login shows them."
         )
     states.empty("No server has recorded a request here", lines)
-
-
-def _shifted(day: str, days: int) -> str:
-    return (datetime.date.fromisoformat(day) + datetime.timedelta(days)).isoformat()
 
 
 def _alarms_card(tests: pd.DataFrame, today: str) -> None:

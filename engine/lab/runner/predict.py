@@ -65,7 +65,8 @@ def predict(
     prompts_of_job = all_prepared(job)  # what is missing is told before a model is loaded
     done = frozenset(key(row) for row in finished(job))
     kind = functools.partial(bench, captured=(processes.count or 1) == 1)
-    opened = one_profile.opening(functools.partial(_opened, job, kind, _longest(prompts_of_job), done))
+    longest = sorted(prompts_of_job, key=lambda one: one.tokens + one.example.new_tokens)[-1:]
+    opened = one_profile.opening(functools.partial(_opened, job, kind, longest, done))
     crew, count = processes.crew(opened)
     broken: list[str] = []
     tried: set[str] = set()
@@ -106,10 +107,6 @@ def _lots(job: Job, of: Sequence[Prepared]) -> list[list[Piece]]:
         for turn in methods.rounds(["dense", *job.methods])
         for prepared in of
     ]
-
-
-def _longest(prompts_of_job: Sequence[Prepared]) -> list[Prepared]:
-    return sorted(prompts_of_job, key=lambda one: one.tokens + one.example.new_tokens)[-1:]
 
 
 def _opened(

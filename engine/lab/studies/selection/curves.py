@@ -24,28 +24,30 @@ class Reached(NamedTuple):
 def area_at(area: np.ndarray, kl: np.ndarray, goal: np.ndarray) -> Reached:
     """The area at which curves fall to a KL: area, kl [S, D], goal [D]."""
     x, y = _curve(area, kl)
-    wanted, column = np.log(goal), np.arange(x.shape[1])
+    wanted = np.log(goal)
     below = y <= wanted + EQUAL
     after = np.where(below.any(0), below.argmax(0), len(y) - 1)
-    before = np.maximum(after - 1, 0)
-    fall = y[before, column] - y[after, column]
-    part = np.where(fall > 0, (y[before, column] - wanted) / np.where(fall > 0, fall, 1.0), 1.0)
-    value = x[before, column] + np.clip(part, 0, 1) * (x[after, column] - x[before, column])
     sides = np.where(~below.any(0), 1, np.where(y[0] < wanted - EQUAL, -1, 0))
-    return Reached(np.exp(value), sides)
+    return Reached(_between(-y, x, -wanted, after), sides)
 
 
 def kl_at(area: np.ndarray, kl: np.ndarray, goal: np.ndarray) -> Reached:
     """The KL of curves at an area: area, kl [S, D], goal [D]."""
     x, y = _curve(area, kl)
-    wanted, column = np.log(goal), np.arange(x.shape[1])
+    wanted = np.log(goal)
     after = np.clip((x < wanted).sum(0), 0, len(x) - 1)
-    before = np.maximum(after - 1, 0)
+    sides = np.where(wanted < x[0] - EQUAL, 1, np.where(wanted > x[-1] + EQUAL, -1, 0))
+    return Reached(_between(x, y, wanted, after), sides)
+
+
+def _between(x: np.ndarray, y: np.ndarray, wanted: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """exp of y where ascending x is wanted, between the points after and before."""
+    column, before = np.arange(x.shape[1]), np.maximum(after - 1, 0)
     width = x[after, column] - x[before, column]
     part = np.where(width > 0, (wanted - x[before, column]) / np.where(width > 0, width, 1.0), 1.0)
-    value = y[before, column] + np.clip(part, 0, 1) * (y[after, column] - y[before, column])
-    sides = np.where(wanted < x[0] - EQUAL, 1, np.where(wanted > x[-1] + EQUAL, -1, 0))
-    return Reached(np.exp(value), sides)
+    return np.asarray(
+        np.exp(y[before, column] + np.clip(part, 0, 1) * (y[after, column] - y[before, column]))
+    )
 
 
 def _curve(area: np.ndarray, kl: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
