@@ -44,9 +44,8 @@ class Access:
     SPOOL_SECONDS = 1.0
     RECOVER_SECONDS = 60.0  # where other dashboards may end between a bundle's move and its rows
     SWEEP_SECONDS = 24 * 3600.0  # a dashboard may run for months
-    LOOK_PATIENCE_S = (
-        2.0  # for many bundles; for a few, a page that waits is better than one that lacks its run
-    )
+    # For many bundles; for a few, a page that waits is better than one that lacks its run.
+    LOOK_PATIENCE_S = 2.0
     FEW = 20
     FEW_PATIENCE_S = 30.0
     TICK_S = 0.1

@@ -71,7 +71,4 @@ def lost_cover(shown: Mask, heatmap: Heatmap, theme: design.Theme, block: int) -
 def legend_items(heatmap: Heatmap, theme: design.Theme) -> list[tuple[str, str]]:
     """(colour, words) of what the cover means."""
     told = "not read" if heatmap.mask_pool == 1 else f"no key of {heatmap.mask_pool} key blocks is read"
-    return [
-        (theme.null, f"grey: {told}"),
-        (theme.warn, "orange: attention lost there"),
-    ]
+    return [(theme.null, f"grey: {told}"), (theme.warn, "orange: attention lost there")]

@@ -148,11 +148,7 @@ def wanted(run: RunRow) -> int | None:
 
 
 def card(
-    store: OwnerView,
-    run: RunRow,
-    unit: queries.Unit,
-    loss: RowLoss | None,
-    words: Words | None,
+    store: OwnerView, run: RunRow, unit: queries.Unit, loss: RowLoss | None, words: Words | None
 ) -> None:
     """Draw it."""
     position = wanted(run)

@@ -85,10 +85,7 @@ def continued(model: Any, logits: torch.Tensor, cache: Any, steps: int) -> tuple
 
 
 def continuation_row(
-    routed: tuple[int, ...],
-    dense: tuple[int, ...],
-    run_id: str,
-    text_of: Callable[[list[int]], str] | None,
+    routed: tuple[int, ...], dense: tuple[int, ...], run_id: str, text_of: Callable[[list[int]], str] | None
 ) -> ContinuationRow:
     """Both sides of one prompt. text_of: the text of token ids; None where the text is not to be kept."""
     pairs = zip(routed, dense, strict=False)

@@ -9,11 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from routesparse.engine.certificate_rows import (
-    MOST_TOKEN_TEXT,
-    CertificateRecord,
-    CertificateRow,
-)
+from routesparse.engine.certificate_rows import MOST_TOKEN_TEXT, CertificateRecord, CertificateRow
 from routesparse.engine.certification.report import Certified
 from routesparse.engine.provenance import git_commit, versions
 

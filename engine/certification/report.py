@@ -50,9 +50,8 @@ class Settings:
 
     confidence: InnerShare = 0.95
     mass_level: InnerShare = 0.5  # rows whose retained mass is below it are counted
-    tolerance: Annotated[float, Number(POSITIVE, 1e38)] | None = (
-        None  # relative error of a row; None: rounding only
-    )
+    # Relative error of a row; None: rounding only.
+    tolerance: Annotated[float, Number(POSITIVE, 1e38)] | None = None
     most_beyond: InnerShare = 0.01  # share of rows that may exceed the tolerance
 
     def __post_init__(self) -> None:

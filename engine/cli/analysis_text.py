@@ -38,12 +38,7 @@ def warnings(record: RunRecord, fallback_limit: float) -> list[str]:
 
 
 def tell(
-    report: Reporter,
-    tuned_price: TunedPrice,
-    revision: str,
-    config: RouterConfig,
-    tokens: int,
-    force: bool,
+    report: Reporter, tuned_price: TunedPrice, revision: str, config: RouterConfig, tokens: int, force: bool
 ) -> None:
     """What the price promises, or with ``force`` why it promises nothing here. Errors: CalibrationError."""
     if not force:

@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from routesparse.engine.rows import RunRecord
 
 
-def worker(
-    once: Annotated[bool, typer.Option("--once", help="Stop when no job waits.")] = False,
-) -> None:
+def worker(once: Annotated[bool, typer.Option("--once", help="Stop when no job waits.")] = False) -> None:
     """Run queued jobs until Ctrl-C; one per GPU, or one per machine without a GPU.
 
     At Ctrl-C or SIGTERM the running job goes back into the queue at once, to begin anew, and the worker ends within

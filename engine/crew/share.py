@@ -19,9 +19,8 @@ from typing import Any
 from routesparse.engine.crew.work import Answer, Crew, Done, Failed, Lost, Opened, Piece, Refused, Work
 from routesparse.engine.errors import RouteSparseError
 
-MOST_LOSSES = (
-    3  # processes that one piece may cost, or that may end in a row in one place before they have begun
-)
+# Processes that one piece may cost, or that may end in a row in one place before they have begun.
+MOST_LOSSES = 3
 SHOWN_EVERY_S = 5.0
 Say = Callable[[str], None]
 

@@ -26,12 +26,8 @@ from routesparse.engine.schema import FieldError
 DEMO = "demo"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 HUB_FILES = [
-    "config.json",
-    "generation_config.json",
-    "*.safetensors",
-    "*.safetensors.index.json",
-    "tokenizer*",
-    "chat_template*",
+    *("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json"),
+    *("tokenizer*", "chat_template*"),
 ]
 _MOST_CONFIG_BYTES = 1 << 20
 _MOST_INDEX_BYTES = 1 << 24  # that of 100,000 weights

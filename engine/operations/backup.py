@@ -198,10 +198,9 @@ def _copy(at: Places, lake: LakeStore | None, partial: Path, target: Path) -> Ba
         _copy_tree(at.runs / name, partial / name)
     runs = _check(partial, at.runs)
     folders = ("spool", *_IN_ORDER)
+    # It would run once more on the restored home.
     if done := [run for run in running if any((partial / name / run).is_dir() for name in folders)]:
-        raise _Moved(
-            f"{done[0]} ended after the queue was copied"
-        )  # it would run once more on the restored home
+        raise _Moved(f"{done[0]} ended after the queue was copied")
     files = {
         path.relative_to(partial).as_posix(): _digest(path)
         for path in sorted(partial.rglob("*"))

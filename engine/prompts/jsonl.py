@@ -22,17 +22,8 @@ from routesparse.engine.schema import no_field_twice
 SUFFIX = ".jsonl"
 IN_WORDS = "prompt or text, context or document with a question, or messages"
 FIELDS = (
-    *(
-        "instruction",
-        "context",
-        "contexts",
-        "document",
-        "documents",
-        "passage",
-        "passages",
-        "article",
-        "story",
-    ),
+    *("instruction", "context", "contexts", "document", "documents", "passage", "passages"),
+    *("article", "story"),
     *("content", "text", "input", "prompt", "query", "question"),
 )
 _ENDING = "answer_prefix"

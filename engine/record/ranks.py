@@ -17,25 +17,13 @@ from routesparse.engine.record.block_reads import within_bytes
 from routesparse.engine.rows import LayerRow, RunRecord, RunRow
 
 _BY_HEAD = (
-    "choices",
-    "candidates",
-    "fallbacks",
-    "audits",
-    "worst_rows",
-    "block_reads",
-    "traced_rows",
-    "probes",
+    *("choices", "candidates", "fallbacks", "audits", "worst_rows"),
+    *("block_reads", "traced_rows", "probes"),
 )
 _TIMES = ("probe_us", "index_us", "route_us", "kernel_us")
 _SUMMED = (
-    "heads",
-    "kv_heads",
-    "units",
-    "sparse_units",
-    "expanded_units",
-    "dense_fallback_units",
-    "dense_router_units",
-    "unmet_units",
+    *("heads", "kv_heads", "units", "sparse_units", "expanded_units"),
+    *("dense_fallback_units", "dense_router_units", "unmet_units"),
 )
 
 

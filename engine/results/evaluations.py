@@ -17,16 +17,7 @@ from routesparse.engine import paths
 from routesparse.engine.config import DEFAULT_PRICE
 from routesparse.engine.errors import ResultsError
 from routesparse.engine.files.plain_files import read_json
-from routesparse.engine.schema import (
-    Count,
-    Number,
-    Positive,
-    Real,
-    Text,
-    checked,
-    from_json,
-    in_file,
-)
+from routesparse.engine.schema import Count, Number, Positive, Real, Text, checked, from_json, in_file
 
 MOST_BYTES = 8 << 20
 SHIPPED = "evaluations_*.json"

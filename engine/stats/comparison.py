@@ -97,6 +97,4 @@ def settings_table(sides: dict[str, dict[str, Any]]) -> pd.DataFrame:
     """One row per setting, a column per side, and ``equal``; a setting that a side does not know is None."""
     names = list(dict.fromkeys(name for values in sides.values() for name in values))
     rows = [{"setting": name, **{side: values.get(name) for side, values in sides.items()}} for name in names]
-    return pd.DataFrame(
-        [{**row, "equal": len({str(row[side]) for side in sides}) == 1} for row in rows],
-    )
+    return pd.DataFrame([{**row, "equal": len({str(row[side]) for side in sides}) == 1} for row in rows])

@@ -59,10 +59,7 @@ class Draws:
     """Which clusters each resample holds, by stratum; the same object serves all methods and measures."""
 
     def __init__(
-        self,
-        clusters: Mapping[str, Sequence[Hashable]],
-        seed: int = 0,
-        resamples: int = RESAMPLES,
+        self, clusters: Mapping[str, Sequence[Hashable]], seed: int = 0, resamples: int = RESAMPLES
     ) -> None:
         if not clusters or not all(len(names) for names in clusters.values()):
             raise ValueError("every stratum needs at least one prompt")

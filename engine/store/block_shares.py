@@ -38,9 +38,8 @@ class BlockShares:
     reads: np.ndarray
     mass: np.ndarray | None = None
     lost: np.ndarray | None = None
-    coarse: int = (
-        1  # KV blocks that were recorded together: one of them read marks all, so ``reads`` is at most
-    )
+    # KV blocks that were recorded together: one of them read marks all, so ``reads`` is at most.
+    coarse: int = 1
 
 
 def block_shares(

@@ -78,12 +78,7 @@ class OwnerView:
         return found
 
     def _kept(
-        self,
-        kind: str,
-        sql: str,
-        parameters: Sequence[Any],
-        of: Sequence[str],
-        read: Callable[[], Any],
+        self, kind: str, sql: str, parameters: Sequence[Any], of: Sequence[str], read: Callable[[], Any]
     ) -> Any:
         """What ``read`` returns, kept until the next change; of stored runs alone until one is deleted or labelled."""
         asked = (self.owner, kind, sql, _hashable(parameters))

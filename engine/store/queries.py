@@ -31,9 +31,8 @@ _UNIT = "run_key = ? AND layer = ? AND head = ? AND segment = ? AND batch_index 
 class RunFilter:
     """Which runs to list; an empty tuple or text means no limit."""
 
-    text: str = (
-        ""  # part of the prompt's or the given name, notes or tags, any case, or the run id's beginning
-    )
+    # Part of the prompt's or the given name, notes or tags, any case, or the run id's beginning.
+    text: str = ""
     domains: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
@@ -65,9 +64,8 @@ class Heatmap:
     probe_rows: int
     row_pool: int  # probe rows per heatmap row
     block_pool: int  # key blocks per heatmap column
-    levels: dict[Pattern, np.ndarray] | None = (
-        None  # uint8 [rows, mask columns] per family, see engine/probe_masks.py
-    )
+    # Uint8 [rows, mask columns] per family, see engine/probe_masks.py.
+    levels: dict[Pattern, np.ndarray] | None = None
     mask_pool: int = 1  # key blocks per mask column
     first_block: int = 0  # where a part of the picture begins, in key blocks and in probe rows
     first_row: int = 0

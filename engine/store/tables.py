@@ -55,16 +55,8 @@ OPTIONAL_TABLES = frozenset(
     {"worst_row", "block_reads", "continuation", "named_row", "loss", "traced_row", "answer", "prompt"}
 )
 SORT_COLUMNS = (
-    "layer",
-    "head",
-    "segment",
-    "batch_index",
-    "candidate",
-    "test",
-    "rank",
-    "dense_rank",
-    "label",
-    "position",
+    *("layer", "head", "segment", "batch_index", "candidate"),
+    *("test", "rank", "dense_rank", "label", "position"),
 )
 
 _ALL = {**TABLES, **CERTIFICATE_TABLES}

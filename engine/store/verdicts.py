@@ -37,10 +37,7 @@ def _plain(row: dict[Any, Any], there: dict[Any, bool]) -> dict[Any, Any]:
 def of_run(store: OwnerView, run_id: str) -> Verdict | None:
     """The verdict on one stored run; None for one that is not stored."""
     found = store.made(
-        "verdict",
-        [],
-        lambda: of_rows(queries.runs(store, queries.RunFilter(run_ids=(run_id,)))),
-        of=[run_id],
+        "verdict", [], lambda: of_rows(queries.runs(store, queries.RunFilter(run_ids=(run_id,)))), of=[run_id]
     )
     return found[0] if found else None
 

@@ -238,7 +238,7 @@ def fronts(
     area = _panel(rows, error, "area", y, below, named, theme)
     time = _panel(
         rows, error, "time", replace(y, title=""), below, named, theme
-    )  # beside the panel that says it
+    )  # its title stands beside it
     return plot.panels([area, time])
 
 

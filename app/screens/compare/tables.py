@@ -28,19 +28,8 @@ _METRIC_NAMES = {
 # Columns of settings: one that is the same on all sides is said once. Narrow windows leave out what names hold.
 _SETTINGS = ("calibration", "λ", "price", "domain", "tokens")
 _COLUMNS = (
-    *(
-        "side",
-        "verdict",
-        "kept",
-        "loss, nats",
-        "KL, nats",
-        "error",
-        "prefill",
-        "speedup",
-        "against",
-        *_SETTINGS,
-    ),
-    *("sparse", "fallback", "uncertified", "conformal"),
+    *("side", "verdict", "kept", "loss, nats", "KL, nats", "error", "prefill", "speedup", "against"),
+    *(*_SETTINGS, "sparse", "fallback", "uncertified", "conformal"),
 )
 _OF_RUN = (
     "run_id prompt_name domain tokens price budget routed calibration gate_threshold density loss_nats loss_bound "

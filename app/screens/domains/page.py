@@ -285,10 +285,7 @@ def _domains_card(
             f"{numbers.device(d)} {t}" for d, t in shown[["device", "dtype"]].drop_duplicates().to_numpy()
         )
         exports.chart_foot(
-            "domains",
-            f"losses in nats a token · {devices} · source: run, head_choice",
-            table,
-            "domains",
+            "domains", f"losses in nats a token · {devices} · source: run, head_choice", table, "domains"
         )
 
 

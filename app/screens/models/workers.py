@@ -38,9 +38,7 @@ def card(alive: list[WorkerSeen]) -> None:
     with st.expander("Start another worker", key="another-worker"):
         elements.note("On this machine, such as for its second GPU:")
         st.code(
-            f"CUDA_VISIBLE_DEVICES=1 {states.here(jobs_view.START_WORKER)}",
-            language=None,
-            wrap_lines=True,
+            f"CUDA_VISIBLE_DEVICES=1 {states.here(jobs_view.START_WORKER)}", language=None, wrap_lines=True
         )
         if paths.queue() is not None:
             st.html(

@@ -19,16 +19,7 @@ from routesparse.engine.store.verdicts import loss_bounds
 from routesparse.engine.verdict import Verdict
 
 # What is shown at first and fits 1280 pixels; the address may name other columns.
-SHOWN = (
-    "verdict",
-    "settings",
-    "tokens",
-    "model",
-    "device",
-    "density",
-    "loss",
-    "speedup",
-)
+SHOWN = ("verdict", "settings", "tokens", "model", "device", "density", "loss", "speedup")
 _MOST_WHOLE = 100  # rows of a table that is sent with the columns that are hidden, and in colours
 _ONCE = "Each was measured once: how far it varies from run to run is unknown"
 _ERROR = "Output error relative to dense, over the audited rows: "

@@ -11,16 +11,7 @@ import streamlit as st
 from routesparse.app.screens.trust import claims, fallen, figures, layer_claims
 from routesparse.app.shell import switch
 from routesparse.app.shell.scope import Scope
-from routesparse.app.ui import (
-    design,
-    drift_note,
-    elements,
-    exports,
-    glossary,
-    numbers,
-    plot,
-    tables,
-)
+from routesparse.app.ui import design, drift_note, elements, exports, glossary, numbers, plot, tables
 from routesparse.engine.rows import OUTCOMES, RunRow
 from routesparse.engine.store import audit_queries, fallback_queries, frames, queries
 from routesparse.engine.store.owner_view import OwnerView

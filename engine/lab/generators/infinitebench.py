@@ -21,13 +21,8 @@ from routesparse.engine.lab.generators.needles import NOISE
 
 GOLDEN = 0.618033988749895
 RANKS = (
-    "largest",
-    "second largest",
-    "third largest",
-    "smallest",
-    "second smallest",
-    "third smallest",
-    "median",
+    *("largest", "second largest", "third largest"),
+    *("smallest", "second smallest", "third smallest", "median"),
 )
 CALL_DEPTHS = (2, 4, 6, 8, 10)
 Made = tuple[str, str, Any]  # context, question, answer
@@ -71,9 +66,8 @@ def _pairs(rng: random.Random, units: int, index: int) -> Made:
 def _ranked(rng: random.Random, units: int, index: int) -> Made:
     """The three largest and the three smallest values differ from prompt to prompt and occur once each."""
     drawn = sorted(rng.sample(range(100), 40))
-    numbers = [
-        rng.choice(drawn[3:-3]) for _ in range((units - 6) | 1)
-    ]  # odd, so that the median is one of them
+    # Odd, so that the median is one of them.
+    numbers = [rng.choice(drawn[3:-3]) for _ in range((units - 6) | 1)]
     for rare in (*drawn[:3], *drawn[-3:]):
         numbers.insert(rng.randrange(len(numbers) + 1), rare)
     rank = RANKS[index % len(RANKS)]

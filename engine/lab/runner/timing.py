@@ -77,11 +77,7 @@ def measure_times(job: Job, kind: type[Bench], limit_s: float = float("inf")) ->
 
 
 def _timed(
-    bench: Bench,
-    job: Job,
-    loaded: LoadedModel,
-    prepared: Prepared,
-    todo: list[tuple[methods.Method, str]],
+    bench: Bench, job: Job, loaded: LoadedModel, prepared: Prepared, todo: list[tuple[methods.Method, str]]
 ) -> Iterable[dict[str, Any]]:
     """A row for each method on one prompt: medians, the first run apart, and how far the repeats lie apart."""
     prompt = prompt_of(job, prepared, loaded)

@@ -25,14 +25,7 @@ from routesparse.engine.lab.generators.samples import sample_rng
 from routesparse.engine.lab.generators.tasks import GENERATION_TOKENS, fit_sample
 from routesparse.engine.lab.suites.measures import READING, ruler_row, score_matches
 from routesparse.engine.lab.suites.source import SEED_OFFSET, Example, Request, Source, as_example, filled
-from routesparse.engine.lab.suites.suite import (
-    Golds,
-    Row,
-    Suite,
-    field_of,
-    generated,
-    read_examples,
-)
+from routesparse.engine.lab.suites.suite import Golds, Row, Suite, field_of, generated, read_examples
 
 TASKS = (*NIAH, "vt", "cwe", "fwe", *READING)
 NEW_TOKENS = {**GENERATION_TOKENS, "vt": 64, "cwe": 120, **dict.fromkeys(READING, 32)}

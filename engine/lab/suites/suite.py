@@ -16,9 +16,8 @@ from routesparse.engine.lab.generators.samples import cleaned
 from routesparse.engine.lab.suites.source import Example, Request, Source
 from routesparse.engine.schema import FieldError, Holds, checked
 
-Templates = Mapping[
-    str, Mapping[str, Any]
-]  # by task: before and behind the context, prefix of the answer, new_tokens
+# By task: before and behind the context, prefix of the answer, new_tokens.
+Templates = Mapping[str, Mapping[str, Any]]
 MOST_DATA_BYTES = 1 << 31  # of a file of prompts; InfiniteBench's longest has about 1 GB
 MOST_PREDICTION_BYTES = 1 << 29
 Row = Mapping[str, Any]  # one line of a prediction file, in the suite's own format

@@ -48,15 +48,7 @@ FLOOR = 1e-9  # the least KL that counts, where the kernel's own noise was not m
 NOISE, DENSE = ("dense_kernel", 1.0), ("dense", 1.0)
 POINT, PROMPT = ["method", "setting"], ["task", "seed", "index"]
 HEADS = [
-    "method",
-    "setting",
-    "n",
-    "area",
-    "KL mnat",
-    "loss mnat",
-    "agree %",
-    "score %",
-    "less dense",
+    *("method", "setting", "n", "area", "KL mnat", "loss mnat", "agree %", "score %", "less dense"),
     "select ms",
 ]
 
