@@ -258,8 +258,9 @@ class Requests:
         try:
             is_done = known.session.settle(wait)
         except InputError as error:
-            self._fail(request, known, error)
-            is_done = True
+            known.failed = is_done = True
+            told = "RouteSparse answered request %s as routed, and serves what follows of it by dense attention: %s"
+            log.error(told, request, error)
         if is_done:
             self._running.pop(request, None)
 
