@@ -59,11 +59,13 @@ class Gpu:
         """Bytes that the allocator holds."""
         return torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
 
-    def most_bytes(self, device: torch.device) -> float:
-        """What all graphs together may hold."""
+    def most_bytes(self, device: torch.device, held: int) -> float:
+        """What all graphs together may hold; held: what they do. As much stays free, where a server left little."""
         if device.type != "cuda":
             return float("inf")
-        return KEPT_SHARE * torch.cuda.get_device_properties(device).total_memory
+        free, total = torch.cuda.mem_get_info(device)
+        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return min(KEPT_SHARE * total, (free + held) / 2)
 
     def capture(self, function: Callable[[], T]) -> tuple[Any, T]:
         """A graph of what the function queues, and its result."""
@@ -165,7 +167,8 @@ class Graphs:
                 raise
             entry.size = max(0, self._gpu.reserved(device) - before)
             entry.size += sum(own.nbytes for own in entry.copied.values())
-            while len(self._entries) > 1 and self._held() > self._gpu.most_bytes(device):
+            most = self._gpu.most_bytes(device, self._held())
+            while len(self._entries) > 1 and self._held() > most:
                 self._evict()
         wait_for_copies(device)
         entry.graph.replay()
