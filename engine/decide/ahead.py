@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from routesparse.engine.decide.decision import LayerSettings
-from routesparse.engine.decide.layer import compute, has_a_graph
+from routesparse.engine.decide.layer import compute, has_a_graph, without_draws
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.method.attend import execute, head_density, joined
 from routesparse.engine.method.probe import draw_shares
@@ -120,7 +120,8 @@ def ready(
         *(tuple(x.shape) for x in (inputs.q, inputs.k)),
         inputs.q.dtype,
         *(replace(segment, index=0) for segment in segments),
-        replace(settings.config, seed=0),
+        without_draws(settings.config),
+        settings.config.head_floors is None,
         *(option is None for option in optional),
     )
     if asked in compiler.asked:

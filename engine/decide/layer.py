@@ -265,7 +265,7 @@ def _graph_key(
     costs = tuple(settings.profile.costs.values())
     decided_by = (
         replace(segment, index=0),
-        _without_draws(settings.config),
+        without_draws(settings.config),
         settings.config.head_floors is None,
         settings.gate_threshold,
         costs,
@@ -276,6 +276,6 @@ def _graph_key(
 
 
 @lru_cache
-def _without_draws(config: RouterConfig) -> RouterConfig:
+def without_draws(config: RouterConfig) -> RouterConfig:
     """The same for all layers of a prompt, and slow to make: its fields are checked."""
     return replace(config, seed=0, head_floors=None)

@@ -101,9 +101,6 @@ class RoutingSession(AttentionRouter):
         # A graph reads the predictor's tables by address, and they are this session's own.
         self.graphs: Graphs = Graphs() if graphs is None or predicts else graphs
         self._worth: dict[tuple[int, int, int], list[Segment] | None] = {}
-        self._compiled: tuple[list[Segment], tuple[Any, ...]] | None = (
-            None  # what layers were compiled for last
-        )
         self._layers = LAYERS
         self._barriers = Barriers()
         self._progress = progress
@@ -222,11 +219,10 @@ class RoutingSession(AttentionRouter):
         settings = self._settings(inputs)
         limit_us, shares_us = self._limits(inputs, segments, settings.profile)
         if inputs.q.is_cuda:
-            self._compile(inputs, segments, settings, shares_us)
+            ready(compiler_of(inputs.q.device), inputs, segments, settings, shares_us, self._progress)
         alone = self._auditor is None and len(segments) == 1 and self.graphs.captures
         if alone and is_whole(inputs, self.config):
-            whole = attended(inputs, segments[0], layer, settings, shares_us[0], self.graphs)
-            out, pending, copies = whole
+            out, pending, copies = attended(inputs, segments[0], layer, settings, shares_us[0], self.graphs)
             return out, PendingPass(layer, (_left(pending),), None, copies, limit_us, ())
         try:
             pendings = [
@@ -262,26 +258,6 @@ class RoutingSession(AttentionRouter):
             audits=tuple(audits),
         )
         return out, pending_pass
-
-    def _compile(
-        self,
-        inputs: AttentionInputs,
-        segments: list[Segment],
-        settings: LayerSettings,
-        limits_us: list[float | None],
-    ) -> None:
-        """As ``prepare``, once for all layers that are alike: asking takes the host 50 us."""
-        extras = (inputs.key_start, inputs.softcap, inputs.sinks)
-        alike = (
-            inputs.q.device,
-            inputs.q.dtype,
-            inputs.q.shape,
-            inputs.k.shape,
-            *(x is None for x in extras),
-        )
-        if self._compiled is None or self._compiled[0] is not segments or self._compiled[1] != alike:
-            ready(compiler_of(inputs.q.device), inputs, segments, settings, limits_us, self._progress)
-            self._compiled = segments, alike
 
     def _limits(
         self, inputs: AttentionInputs, segments: list[Segment], profile: LatencyProfile
