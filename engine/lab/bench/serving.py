@@ -8,9 +8,9 @@ is a request with ``routesparse_route`` 0; with ROUTESPARSE_VLLM=0 the only way 
 which runs in a process of its own. Prompts are windows of the folder's texts, each from another token on. ``--shared``
 makes three quarters of every prompt of a length alike, and vLLM's prefix cache holds them when timing begins.
 
-``--streams`` times a mixed load in place of it: so many requests decode while prompts of each length come, one behind
-the other. A round ends with its last prompt; tokens are those of prompts and answers together. The ratio, routed over
-stock, is the geometric mean over rounds, with a 95 % bootstrap interval over them.
+``--streams`` times a mixed load in place of it: so many requests decode without a break while the prompts of one way
+come behind those of the other, each when the last answer of those before has ended. Tokens are those of prompts and
+all answers together. The ratio, routed over stock, is the geometric mean over rounds, with a 95 % bootstrap interval.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count, product
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,8 @@ SUFFIXES = (".txt", ".md", ".py")
 STREAM_TOKENS = 128  # of a decoding stream's own prompt
 STEP = 7919  # tokens between the beginnings of two windows
 Prompts = Sequence[Sequence[int]]  # token ids
+Row = dict[str, Any]
+Ask = tuple[Row, Prompts, Mapping[str, int]]  # whose row it is, what is sent, what it asks for
 WAYS: dict[str, dict[str, int]] = {"stock": {"routesparse_route": 0}, "routed": {}}
 
 
@@ -89,7 +91,7 @@ class Engine:
         while self._core.has_unfinished_requests():
             yield from self._core.step()
 
-    def serve(self, prompts: Prompts, tokens: int, extra: dict[str, int]) -> list[dict[str, float]]:
+    def serve(self, prompts: Prompts, extra: Mapping[str, int], tokens: int) -> list[Row]:
         """These prompts, sent at once."""
         begun, first = time.perf_counter(), {}
         names = [self.add(ids, tokens, extra) for ids in prompts]
@@ -99,38 +101,44 @@ class Engine:
                 first[out.request_id] = {"first_ms": ms, "cached_tokens": out.num_cached_tokens or 0}
         return [first[name] for name in names]
 
-    def mixed(
-        self, prompts: Prompts, streams: Prompts, tokens: int, extra: dict[str, int]
-    ) -> dict[str, float]:
-        """These prompts, one behind the other, beside streams that decode; from when all of those do."""
-        decoding = {self.add(ids, self.room, extra): 0 for ids in streams}
-        watched = next(iter(decoding))
-        waiting, served, made, prefilled = list(prompts), "", 0, 0
-        begun = sent = last = 0.0
-        firsts, gaps = [], []
+    def mixed(self, asks: Iterable[Ask], streams: Prompts, tokens: int) -> Iterator[tuple[Row, Row]]:
+        """A row a group of prompts, one group behind the other's last token, beside streams that decode.
+
+        Groups come until none is left, or a stream has no room.
+        """
+        decoding = {self.add(ids, self.room, {}): 0 for ids in streams}
+        watched, coming = next(iter(decoding)), iter(asks)
+        served: dict[str, int] = {}  # tokens of each prompt of the group, until its answer ends
+        cell: Row = {}
+        firsts, gaps, total, sent, last = [], [], 0, 0.0, 0.0
         for out in self.steps():
-            at, produced = time.perf_counter(), len(out.outputs[0].token_ids)
-            if out.request_id in decoding:
-                made += produced - decoding[out.request_id] if begun else 0
-                decoding[out.request_id] = produced
-                if begun and out.request_id == watched:
+            at, name = time.perf_counter(), out.request_id
+            produced = len(out.outputs[0].token_ids)
+            if name in decoding:
+                total += produced - decoding[name]
+                decoding[name] = produced
+                if name == watched:
                     gaps.append(1e3 * (at - last))
                     last = at
-            elif produced == 1:
-                firsts.append(1e3 * (at - sent))
-            if out.request_id == served and out.finished:
-                made, prefilled, served = made + produced, prefilled + len(out.prompt_token_ids), ""
-            if not served and all(decoding.values()):
-                if not waiting:
+                if out.finished:
                     break
-                begun, last, sent = begun or at, last or at, at
-                served = self.add(waiting.pop(0), tokens, extra)
-        seconds = time.perf_counter() - begun
-        self._core.abort_request(list(decoding))
+            elif name in served:
+                firsts += [1e3 * (at - sent)] if produced == 1 else []
+                if out.finished:
+                    total += served.pop(name) + produced
+            if served or not all(decoding.values()):
+                continue
+            if firsts:
+                rate = {"tokens_per_s": total / (at - sent), "first_ms": statistics.fmean(firsts)}
+                yield cell, rate | {"longest_gap_ms": max(gaps)}
+            cell, prompts, extra = next(coming, ({}, [], {}))
+            if not prompts:
+                break
+            firsts, gaps, total, sent, last = [], [], 0, at, last or at
+            served = {self.add(ids, tokens, extra): len(ids) for ids in prompts}
+        self._core.abort_request([*decoding, *served])
         for _ in self.steps():
             pass
-        rates = {"tokens_per_s": (made + prefilled) / seconds, "answer_tokens_per_s": made / seconds}
-        return rates | {"first_ms": statistics.fmean(firsts), "gap_p95_ms": _quantile(gaps, 0.95)}
 
 
 class Windows:
@@ -164,42 +172,40 @@ def load_text(folder: Path) -> str:
     return "\n".join(map(read_text, text_files(folder)))
 
 
-def measure(
-    engine: Any, windows: Windows, options: argparse.Namespace, ways: tuple[str, ...]
-) -> list[dict[str, Any]]:
-    """One row a request, or of a mixed load one a round and way. No round of a cell begins after ``--cell-s``."""
-    rows: list[dict[str, Any]] = []
+def asks_of(
+    windows: Windows, options: argparse.Namespace, ways: tuple[str, ...], tokens: int, at_once: int
+) -> Iterator[Ask]:
+    """A cell's prompts in their order, made when they are asked for. No round begins after ``--cell-s``."""
+    shared, until = windows.next(tokens * 3 // 4) if options.shared else [], math.inf
+    # Rounds below 0 warm up: the first compiles, and one more of its shape is captured.
+    for number in range(-2 if at_once == 1 else -1, options.repeats):
+        if number == 0:
+            until = time.monotonic() + options.cell_s
+        elif time.monotonic() > until:
+            return
+        prompts = [shared + windows.next(tokens - len(shared)) for _ in range(at_once)]
+        for way in ways if number % 2 == 0 else ways[::-1]:
+            cell = {"tokens": tokens, "at_once": at_once, "round": number, "way": way}
+            yield cell, prompts, WAYS.get(way, {})
+
+
+def measure(engine: Any, windows: Windows, options: argparse.Namespace, ways: tuple[str, ...]) -> list[Row]:
+    """One row a request, or of a mixed load one a group of them."""
+    rows: list[Row] = []
     for tokens, at_once in product(options.tokens, options.at_once):
-        shared = windows.next(tokens * 3 // 4) if options.shared else []
-        asked_for = options.prefills if options.streams else at_once
-
-        def fresh(
-            tokens: int = tokens, shared: list[int] = shared, n: int = asked_for
-        ) -> list[list[list[int]]]:
-            prompts = [shared + windows.next(tokens - len(shared)) for _ in range(n)]
-            return [prompts, [windows.next(STREAM_TOKENS) for _ in range(options.streams)]]
-
-        def served(way: str, prompts: list[list[int]], streams: list[list[int]]) -> list[dict[str, float]]:
-            asked = options.answer_tokens, WAYS.get(way, {})
-            return [engine.mixed(prompts, streams, *asked)] if streams else engine.serve(prompts, *asked)
-
-        # As they are timed: the first is compiled, one more of its shape captured.
-        for way in ways * (2 if at_once == 1 else 1):
-            served(way, *fresh())
-        until = time.monotonic() + options.cell_s
-        for number in range(options.repeats):
-            if number and time.monotonic() > until:
-                break
-            both = fresh()
-            for way in ways if number % 2 == 0 else ways[::-1]:
-                cell = {"tokens": tokens, "at_once": at_once, "round": number, "way": way}
-                rows += [cell | one for one in served(way, *both)]
+        asks, answer = asks_of(windows, options, ways, tokens, at_once), options.answer_tokens
+        if options.streams:
+            streams = [windows.next(STREAM_TOKENS) for _ in range(options.streams)]
+            found = engine.mixed(asks, streams, answer)
+        else:
+            found = ((cell, row) for cell, *ask in asks for row in engine.serve(*ask, answer))
+        rows += [cell | row for cell, row in found if cell["round"] >= 0]
         told = f"{tokens:,} tokens x {at_once}: {rows[-1]['round'] + 1} rounds; {rows[-1]}"
         print(told, file=sys.stderr, flush=True)
     return rows
 
 
-def summarise(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def summarise(rows: Sequence[Row]) -> list[Row]:
     """One entry a cell: p50 and p95 of each way, and routed over stock of the rounds' means."""
     found = []
     for tokens, at_once in dict.fromkeys((row["tokens"], row["at_once"]) for row in rows):
@@ -219,7 +225,7 @@ def summarise(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def _ratio(rows: Sequence[dict[str, Any]], name: str) -> dict[str, float | None]:
+def _ratio(rows: Sequence[Row], name: str) -> dict[str, float | None]:
     rounds = sorted({row["round"] for row in rows})
 
     def mean(number: int, way: str) -> float:
@@ -241,7 +247,7 @@ def areas(engine: Any, windows: Windows, tokens: Sequence[int], spool: Path) -> 
     found: dict[int, float | None] = {}
     for length in tokens:
         before = {*spool.glob("*")}
-        engine.serve([windows.next(length)], 1, {"routesparse_record": 1})
+        engine.serve([windows.next(length)], {"routesparse_record": 1}, 1)
         new = {*spool.glob("*")} - before
         found[length] = verified_tables(new.pop())[1]["run"].to_pylist()[0]["density"] if new else None
     return found
@@ -277,7 +283,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--chunk", type=int, default=0, help="max_num_batched_tokens; 0: the longest prompt in one batch")
     add("--shared", action="store_true", help="prefix cache on, and three quarters of the tokens in it")
     add("--streams", type=int, default=0, help="mixed load: requests that decode beside the prompts")
-    add("--prefills", type=int, default=4, help="mixed load: prompts a round")
     add("--yarn", type=float, default=0.0, help="stretch the model's context by this factor")
     add("--engine", default="{}", help="further arguments of vllm.LLM, as JSON")
     add("--out", type=Path, required=True, help="JSON file to write: every request and the summary")

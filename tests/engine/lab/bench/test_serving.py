@@ -17,19 +17,19 @@ class Served:
     def __init__(self):
         self.asked = []
 
-    def serve(self, prompts, tokens, extra):
+    def serve(self, prompts, extra, tokens):
         self.asked.append((extra, prompts))
         ms = 10.0 * len(prompts[0]) * (1 if extra else 0.5)
         return [{"first_ms": ms + len(self.asked) % 2, "cached_tokens": 0} for _ in prompts]
 
-    def mixed(self, prompts, streams, tokens, extra):
-        self.asked.append((extra, prompts))
-        return {"tokens_per_s": float(len(prompts) * (1 if extra else 2)), "beside": len(streams)}
+    def mixed(self, asks, streams, tokens):
+        for cell, prompts, extra in asks:
+            yield cell, {"tokens_per_s": float(len(prompts) * (1 if extra else 2)), "beside": len(streams)}
 
 
 def options(**given):
     known = {"tokens": [40], "at_once": [1], "repeats": 6, "cell_s": 60.0, "answer_tokens": 2}
-    known |= {"shared": False, "streams": 0, "prefills": 3}
+    known |= {"shared": False, "streams": 0}
     return argparse.Namespace(**known | given)
 
 
@@ -45,7 +45,7 @@ def test_both_ways_serve_the_same_new_prompts_and_take_turns_in_going_first():
     stock, routed = (
         [prompts for extra, prompts in engine.asked if bool(extra) is way] for way in (True, False)
     )
-    assert stock[1:] == routed[1:] and stock[0] != routed[0]  # the first warm up
+    assert stock == routed
     firsts = [prompt[0] for prompts in stock for prompt in prompts]
     assert len({*firsts}) == len(firsts) == 14
     assert [row["way"] for row in rows[::2]] == ["stock", "routed", "routed", "stock"] * 3
@@ -63,7 +63,7 @@ def test_shared_prompts_are_alike_in_three_quarters():
     engine, _, _ = measured(shared=True)
     prompts = [prompt for _, prompts in engine.asked for prompt in prompts]
     assert len({tuple(prompt[:30]) for prompt in prompts}) == 1
-    assert len({tuple(prompt[30:]) for prompt in prompts}) == 4 + 6 and {len(p) for p in prompts} == {40}
+    assert len({tuple(prompt[30:]) for prompt in prompts}) == 2 + 6 and {len(p) for p in prompts} == {40}
 
 
 def test_a_mixed_load_is_a_row_a_round_and_way():
@@ -72,39 +72,52 @@ def test_a_mixed_load_is_a_row_a_round_and_way():
     assert cell["ratios"]["tokens_per_s"]["value"] == pytest.approx(2)
 
 
-def test_tokens_of_a_mixed_load_are_counted_from_when_all_streams_decode_to_the_last_prompt():
-    """One step answers each open request with one token more."""
+def mixed(asks, room):
+    """What a mixed load finds with an engine of which one step, a second long, answers each request with one token."""
+    open_ = {}
 
-    class Core:
-        def __init__(self):
-            self.open = {}
+    def add(ids, tokens, extra):
+        answer, name = SimpleNamespace(token_ids=[]), f"r{len(open_)}"
+        open_[name] = SimpleNamespace(request_id=name, finished=False, outputs=[answer], tokens=tokens)
+        return name
 
-        def add(self, ids, tokens, extra):
-            name = f"r{len(self.open)}"
-            self.open[name] = SimpleNamespace(
-                request_id=name, finished=False, prompt_token_ids=ids, outputs=[SimpleNamespace(token_ids=[])]
-            )
-            self.limits = getattr(self, "limits", {}) | {name: tokens}
-            return name
+    def steps():
+        while left := [one for one in open_.values() if not one.finished]:
+            for one in left:
+                one.outputs[0].token_ids.append(0)
+                one.finished = len(one.outputs[0].token_ids) == one.tokens
+                yield one
 
-        def steps(self):
-            while left := [one for one in self.open.values() if not one.finished]:
-                for one in left:
-                    one.outputs[0].token_ids.append(0)
-                    one.finished = len(one.outputs[0].token_ids) == self.limits[one.request_id]
-                    yield one
-
-        def abort_request(self, names):
-            for name in names:
-                self.open[name].finished = True
+    def abort(names):
+        for name in names:
+            open_[name].finished = True
 
     engine = Engine.__new__(Engine)
-    core = Core()
-    engine._core, engine.room, engine.add, engine.steps = core, 100, core.add, core.steps
-    found = engine.mixed([[1] * 30, [2] * 30], [[3], [4]], 2, {})
-    # Each prompt takes two steps; the first stream's token comes before the prompt's in each.
-    assert found["tokens_per_s"] / found["answer_tokens_per_s"] == pytest.approx((60 + 12) / 12)
-    assert found["first_ms"] > 0 and all(one.finished for one in core.open.values())
+    engine._core, engine.room, engine.add, engine.steps = (
+        SimpleNamespace(abort_request=abort),
+        room,
+        add,
+        steps,
+    )
+    now = SimpleNamespace(perf_counter=lambda: float(len(open_["r0"].outputs[0].token_ids)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(serving, "time", now)
+        found = list(engine.mixed(asks, [[3], [4]], 2))
+    assert all(one.finished for one in open_.values())
+    return found
+
+
+def test_a_mixed_load_counts_all_tokens_from_a_groups_sending_to_its_last_answer():
+    asks = [({"round": at}, [[1] * 30] * n, {}) for at, n in enumerate((1, 2))]
+    (first, one), (second, two) = mixed(asks, 100)
+    assert (first, second) == ({"round": 0}, {"round": 1})
+    # Two steps each: a stream's token comes before the sending, its next behind the last answer.
+    assert one == {"tokens_per_s": (30 + 2 + 4) / 2, "first_ms": 1000.0, "longest_gap_ms": 1000.0}
+    assert two["tokens_per_s"] == (60 + 4 + 4) / 2
+
+
+def test_a_mixed_load_ends_when_a_stream_has_no_room():
+    assert len(mixed([({}, [[1] * 30], {})] * 50, 7)) == 2
 
 
 def test_a_text_that_is_too_short_is_refused(tmp_path):
