@@ -189,9 +189,10 @@ def asks_of(
             yield cell, prompts, WAYS.get(way, {})
 
 
-def measure(engine: Any, windows: Windows, options: argparse.Namespace, ways: tuple[str, ...]) -> list[Row]:
-    """One row a request, or of a mixed load one a group of them."""
-    rows: list[Row] = []
+def measure(
+    engine: Any, windows: Windows, options: argparse.Namespace, ways: tuple[str, ...]
+) -> Iterator[list[Row]]:
+    """A cell's rows: one a request, or of a mixed load one a group of them."""
     for tokens, at_once in product(options.tokens, options.at_once):
         asks, answer = asks_of(windows, options, ways, tokens, at_once), options.answer_tokens
         if options.streams:
@@ -199,10 +200,10 @@ def measure(engine: Any, windows: Windows, options: argparse.Namespace, ways: tu
             found = engine.mixed(asks, streams, answer)
         else:
             found = ((cell, row) for cell, *ask in asks for row in engine.serve(*ask, answer))
-        rows += [cell | row for cell, row in found if cell["round"] >= 0]
+        rows = [cell | row for cell, row in found if cell["round"] >= 0]
         told = f"{tokens:,} tokens x {at_once}: {rows[-1]['round'] + 1} rounds; {rows[-1]}"
         print(told, file=sys.stderr, flush=True)
-    return rows
+        yield rows
 
 
 def summarise(rows: Sequence[Row]) -> list[Row]:
@@ -296,14 +297,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as error:
         parser.exit(2, f"error: {' '.join(str(error).split())}\n")
     ready_s = time.monotonic() - begun
-    rows = measure(engine, windows, options, ways)
+    found, rows = circumstances(options, engine), []
+    for of_cell in measure(engine, windows, options, ways):
+        rows += of_cell
+        seconds = {"start": ready_s, "all": time.monotonic() - begun}
+        found |= {"seconds": seconds, "summary": summarise(rows), "requests": rows}
+        paths.write_json(options.out, found)  # what a run that is ended early has found
     spool = Path(os.environ.get(f"{SWITCH}_SPOOL") or paths.spool())
-    found = circumstances(options, engine) | {
-        "seconds": {"start": ready_s, "all": time.monotonic() - begun},
-        "summary": summarise(rows),
-        "areas": areas(engine, windows, options.tokens, spool) if "routed" in ways else {},
-        "requests": rows,
-    }
+    found["areas"] = areas(engine, windows, options.tokens, spool) if "routed" in ways else {}
     paths.write_json(options.out, found)
     print(json.dumps(found["summary"], indent=1))
     return 0

@@ -168,6 +168,7 @@ def _requests(runner: Any, settings: ServingSettings) -> Requests | None:
     free = replace(settings, config=replace(settings.config, price=RouterConfig.price))
     by_request = functools.lru_cache(maxsize=64)(partial(_chosen, free, model, dtype))
     requests = Requests(settings, chosen, by_request, served, profile)
+    requests.batch_tokens = runner.vllm_config.scheduler_config.max_num_batched_tokens
     requests.keeping = _keeping(runner, requests, installed, list(layers))
     tell(requests, installed)
     return requests

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -109,6 +110,7 @@ class Requests:
     model: ServedModel
     profile: LatencyProfile | ProfileByName | None = None  # None: settings.profile, until a request asked
     keeping: Keeping | None = None  # None: the price stays
+    batch_tokens: int = sys.maxsize  # of one batch, at most
     known: dict[str, Any] = field(default_factory=dict)  # vLLM's NewRequestData of those that did not end
     _reached: dict[str, int] = field(default_factory=dict)  # tokens of which keys were computed, or found
     _open: dict[str, _Open] = field(default_factory=dict)
@@ -120,6 +122,7 @@ class Requests:
     _short: int = 0  # prompts of which nothing was long enough
     _longest: int = 0  # of those, tokens
     _graphs: Graphs = field(default_factory=Graphs)
+    _asked: RoutingSession | None = None  # of no request: what a chunk's shape pays
     _break_even: tuple[LatencyProfile, int] | None = None  # by that profile
 
     def break_even(self) -> int | None:
@@ -156,14 +159,14 @@ class Requests:
         Opens a session for each prompt that begins.
         """
         least, routed = self._least, []
-        # Of a shorter prompt not even the session is made: it would take a millisecond of the host's time.
         shortest = self.break_even() or least
         for row in rows:
             begins = row.context < row.prompt_tokens and row.context != self._reached.get(row.request)
             self._reached[row.request] = row.keys
             if begins:
                 self._open.pop(row.request, None)
-                if row.prompt_tokens >= shortest:
+                # Of others not even the session is made: it would take a millisecond of the host's time.
+                if row.prompt_tokens >= shortest and self._may_pay(row):
                     self._begin(row, *prompt_of(row.request))
                 else:
                     self._count_short(row)
@@ -244,14 +247,26 @@ class Requests:
         session.serve(self.model.layers)
         return session
 
+    def _may_pay(self, row: Row) -> bool:
+        """Whether the longest chunk that a prompt which begins with this row can have would be routed."""
+        self._asked = self._asked or self._session("", self.chosen)
+        longest = min(self.batch_tokens, row.prompt_tokens - row.context)
+        try:
+            return self._routes(self._asked, longest, row.prompt_tokens)
+        except InputError:
+            return True  # said of the request, where it fails again
+
     def _is_worth(self, known: _Open, row: Row) -> bool:
         try:
-            worth = known.session.routes(self.model.blank(row.tokens, row.keys))
+            return self._routes(known.session, row.tokens, row.keys)
         except InputError as error:
             self._fail(row.request, known, error)
             return False
-        # Looked for, or measured, by the first request that asked.
-        self.profile = known.session.trace.settings.profile
+
+    def _routes(self, session: RoutingSession, tokens: int, keys: int) -> bool:
+        worth = session.routes(self.model.blank(tokens, keys))
+        # Looked for, or measured, by the first that asked.
+        self.profile = session.trace.settings.profile
         return worth
 
     def _settle(self, request: str, known: _Open, wait: bool) -> None:

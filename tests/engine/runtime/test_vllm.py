@@ -368,12 +368,20 @@ def test_a_loss_is_predicted_when_the_first_token_is_out_and_the_pages_are_whole
 
 
 def test_of_a_prompt_that_is_never_worth_it_no_session_is_made(tmp_path, monkeypatch):
-    """Once a latency profile says so: a session takes the host a millisecond."""
+    """It takes the host a millisecond. Too short, behind too many cached keys, or in chunks that are too short."""
     requests = requests_into(tmp_path, replace(CONFIG, break_even_tokens=None))
     known = PROFILE.break_even_tokens(HEADS, LAYERS)
     assert requests.break_even() == known > requests._least
-    monkeypatch.setattr(Requests, "_session", lambda *_: pytest.fail("was made"))
-    assert not requests.choose([Row("a", 0, 0, known - 1, 0, known - 1)], prompt_of)
+    begun = []
+    monkeypatch.setattr(Requests, "_begin", lambda _, row, *rest: begun.append(row.request))
+    requests.choose([Row("short", 0, 0, known - 1, 0, known - 1)], prompt_of)
+    requests.choose([Row("cached", 0, 0, 1, known - 1, known)], prompt_of)
+    assert not begun
+    requests.choose([Row("a first chunk", 0, 0, known // 2, 0, known)], prompt_of)
+    assert begun == ["a first chunk"]
+    for requests.batch_tokens in (requests._least - 1, requests._least):
+        requests.choose([Row(f"chunks of {requests.batch_tokens}", 0, 0, 64, 0, known)], prompt_of)
+    assert begun[1:] == [f"chunks of {requests._least}"]
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def options(**given):
 def measured(**given):
     engine = Served()
     windows = Windows(list(range(serving.STEP * 3)), 200)
-    rows = serving.measure(engine, windows, options(**given), ("stock", "routed"))
+    (rows,) = serving.measure(engine, windows, options(**given), ("stock", "routed"))
     return engine, rows, serving.summarise(rows)
 
 
