@@ -379,8 +379,9 @@ def test_of_a_prompt_that_is_never_worth_it_no_session_is_made(tmp_path, monkeyp
     assert not begun
     requests.choose([Row("a first chunk", 0, 0, known // 2, 0, known)], prompt_of)
     assert begun == ["a first chunk"]
-    for requests.batch_tokens in (requests._least - 1, requests._least):
-        requests.choose([Row(f"chunks of {requests.batch_tokens}", 0, 0, 64, 0, known)], prompt_of)
+    for most in (requests._least - 1, requests._least):
+        requests.batch_tokens = most
+        requests.choose([Row(f"chunks of {most}", 0, 0, 64, 0, known)], prompt_of)
     assert begun[1:] == [f"chunks of {requests._least}"]
 
 
