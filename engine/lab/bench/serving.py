@@ -19,6 +19,7 @@ import argparse
 import json
 import math
 import os
+import random
 import statistics
 import sys
 import time
@@ -177,13 +178,15 @@ def asks_of(
 ) -> Iterator[Ask]:
     """A cell's prompts in their order, made when they are asked for. No round begins after ``--cell-s``."""
     shared, until = windows.next(tokens * 3 // 4) if options.shared else [], math.inf
+    pick, most_left_out = random.Random(tokens), int(options.spread * (tokens - len(shared)))
     # Rounds below 0 warm up: the first compiles, and one more of its shape is captured.
     for number in range(-2 if at_once == 1 else -1, options.repeats):
         if number == 0:
             until = time.monotonic() + options.cell_s
         elif time.monotonic() > until:
             return
-        prompts = [shared + windows.next(tokens - len(shared)) for _ in range(at_once)]
+        rests = [tokens - len(shared) - pick.randint(0, most_left_out) for _ in range(at_once)]
+        prompts = [shared + windows.next(rest) for rest in rests]
         for way in ways if number % 2 == 0 else ways[::-1]:
             cell = {"tokens": tokens, "at_once": at_once, "round": number, "way": way}
             yield cell, prompts, WAYS.get(way, {})
@@ -283,6 +286,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--answer-tokens", type=int, default=4)
     add("--chunk", type=int, default=0, help="max_num_batched_tokens; 0: the longest prompt in one batch")
     add("--shared", action="store_true", help="prefix cache on, and three quarters of the tokens in it")
+    add("--spread", type=float, default=0.0, help="leave a random share, up to this one, out of each prompt")
     add("--streams", type=int, default=0, help="mixed load: requests that decode beside the prompts")
     add("--yarn", type=float, default=0.0, help="stretch the model's context by this factor")
     add("--engine", default="{}", help="further arguments of vllm.LLM, as JSON")

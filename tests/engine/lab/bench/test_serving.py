@@ -29,7 +29,7 @@ class Served:
 
 def options(**given):
     known = {"tokens": [40], "at_once": [1], "repeats": 6, "cell_s": 60.0, "answer_tokens": 2}
-    known |= {"shared": False, "streams": 0}
+    known |= {"shared": False, "spread": 0.0, "streams": 0}
     return argparse.Namespace(**known | given)
 
 
@@ -64,6 +64,16 @@ def test_shared_prompts_are_alike_in_three_quarters():
     prompts = [prompt for _, prompts in engine.asked for prompt in prompts]
     assert len({tuple(prompt[:30]) for prompt in prompts}) == 1
     assert len({tuple(prompt[30:]) for prompt in prompts}) == 2 + 6 and {len(p) for p in prompts} == {40}
+
+
+def test_spread_prompts_differ_in_length_and_are_the_same_for_both_ways():
+    engine, _, _ = measured(spread=0.5)
+    stock, routed = (
+        [[len(p) for p in prompts] for way, prompts in engine.asked if bool(way) is is_stock]
+        for is_stock in (True, False)
+    )
+    lengths = [length for prompts in stock for length in prompts]
+    assert stock == routed and len({*lengths}) > 4 and all(20 <= length <= 40 for length in lengths)
 
 
 def test_a_mixed_load_is_a_row_a_round_and_way():
