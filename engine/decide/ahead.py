@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 
+from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.decision import LayerSettings
 from routesparse.engine.decide.layer import compute, has_a_graph, without_draws
 from routesparse.engine.device.inputs import AttentionInputs
@@ -30,16 +32,26 @@ LOOK_S = 0.2  # how often progress is reported
 WORTH_SAYING_S = 0.5  # kernels that lie in Triton's cache on the disk are loaded in less
 
 
+class Layer(NamedTuple):
+    """What a layer's kernels follow from; see ``kernels_of``."""
+
+    inputs: AttentionInputs
+    segments: Sequence[Segment]
+    settings: LayerSettings
+    limits_us: Sequence[float | None]
+
+
 def blank_inputs(
-    tokens: int, *, heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype
+    tokens: int, *, heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype, rows: int | None = None
 ) -> AttentionInputs:
-    """Inputs of a whole prompt without padding that have shapes and no memory."""
+    """Inputs of a prompt without padding that have shapes and no memory. rows: of a chunk, the last ones; None: all."""
 
-    def blank(count: int) -> torch.Tensor:
-        # As transformers' models make them: the heads of a token lie side by side.
-        return torch.empty(1, tokens, count, head_dim, dtype=dtype, device="meta").transpose(1, 2)
+    def blank(count: int, length: int) -> torch.Tensor:
+        # As transformers' models make them: the heads of a token lie side by side. vLLM's rows want the same kernels.
+        return torch.empty(1, length, count, head_dim, dtype=dtype, device="meta").transpose(1, 2)
 
-    return AttentionInputs(blank(heads), blank(kv_heads), blank(kv_heads), head_dim**-0.5)
+    k = blank(kv_heads, tokens)
+    return AttentionInputs(blank(heads, tokens if rows is None else rows), k, k, head_dim**-0.5)
 
 
 def kernels_of(
@@ -104,36 +116,77 @@ def lengths_of_every_kind(most_tokens: int) -> list[int]:
     return lengths
 
 
-def ready(
-    compiler: Compiler,
-    inputs: AttentionInputs,
-    segments: Sequence[Segment],
-    settings: LayerSettings,
-    limits_us: Sequence[float | None],
-    report: Progress,
-) -> None:
-    """Compile in parallel what a layer with these inputs launches, unless that was asked for before; see
+def chunks_of_every_kind(most_tokens: int, most_rows: int) -> Iterator[tuple[int, int]]:
+    """Keys and rows of chunks that together want all that chunks of up to most_rows want, but for a few.
+
+    Of each of ``lengths_of_every_kind``: all rows, or as many as fit that are a multiple of 16; and a few less.
+    """
+    for tokens in lengths_of_every_kind(most_tokens):
+        rows = min(tokens, most_rows // 256 * 256)
+        yield from ((tokens, rows), (tokens, rows - 5))
+
+
+def cover(compiler: Compiler, layers: Iterable[Layer], longest: int, report: Progress) -> None:
+    """Compile together what these layers want; ``ready`` then plans no layer like them of up to ``longest`` keys.
+
+    A kernel that such a layer launches and none of these does is left to its first launch. Where one of ``layers``
+    can't be made or planned, stderr says so and nothing is compiled or covered. Errors: those of ``report``.
+    """
+    wanted: dict[Hashable, Wanted] = {}
+    families = set()
+    try:
+        for layer in layers:
+            wanted.update((each.key, each) for each in kernels_of(*layer))
+            families.add(_family(layer))
+    # A server starts without it: each prompt then plans its own.
+    except Exception as error:  # noqa: BLE001
+        _not_planned(error)
+        return
+    compile_together(compiler, [*wanted.values()], report)
+    compiler.covered.update(dict.fromkeys(families, longest))
+
+
+def ready(compiler: Compiler, layer: Layer, report: Progress) -> None:
+    """Compile in parallel what a layer launches, unless that was asked for before, or covered; see
     ``compile_together``. No error is raised but those of ``report``: kernels then compile as they are launched.
     """
-    optional = (inputs.key_start, inputs.sinks, inputs.softcap, settings.predictor, limits_us[0])
-    asked = (
-        *(tuple(x.shape) for x in (inputs.q, inputs.k)),
-        inputs.q.dtype,
-        *(replace(segment, index=0) for segment in segments),
-        without_draws(settings.config),
-        settings.config.head_floors is None,
-        *(option is None for option in optional),
-    )
+    family, rows, keys = _family(layer), layer.inputs.q.shape[2], layer.inputs.k.shape[2]
+    if LEAST_TOKENS // 2 < keys <= compiler.covered.get(family, 0):
+        return
+    asked = (family, rows, keys, *(replace(segment, index=0) for segment in layer.segments))
     if asked in compiler.asked:
         return
     try:
-        wanted = kernels_of(inputs, segments, settings, limits_us)
+        wanted = kernels_of(*layer)
     # Whatever went wrong, the layer itself says so or does without.
     except Exception as error:  # noqa: BLE001
-        to_stderr(f"kernels are not compiled ahead ({type(error).__name__}: {error})")
+        _not_planned(error)
         wanted = []
     compile_together(compiler, wanted, report)
     compiler.asked.add(asked)
+
+
+def _family(layer: Layer) -> Hashable:
+    """What kernels depend on beside lengths."""
+    inputs, _, settings, limits_us = layer
+    q, k = inputs.q, inputs.k
+    optional = (inputs.key_start, inputs.sinks, inputs.softcap, settings.predictor, limits_us[0])
+    return (
+        *(q.shape[0], q.shape[1], k.shape[1], q.shape[3], q.dtype),
+        _without_price(settings.config),
+        settings.config.head_floors is None,
+        *(option is None for option in optional),
+    )
+
+
+@lru_cache
+def _without_price(config: RouterConfig) -> RouterConfig:
+    """A server that keeps its loss moves the price, a number that kernels are launched with."""
+    return replace(without_draws(config), price=RouterConfig.price)
+
+
+def _not_planned(error: Exception) -> None:
+    to_stderr(f"kernels are not compiled ahead ({type(error).__name__}: {error})")
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ import torch
 from routesparse.engine.audit.rows import Auditor, Executed
 from routesparse.engine.calibration.artifact import Calibration
 from routesparse.engine.config import AuditDepth, RouterConfig
-from routesparse.engine.decide.ahead import ready
+from routesparse.engine.decide.ahead import Layer, ready
 from routesparse.engine.decide.decision import LayerSettings, Pending
 from routesparse.engine.decide.layer import attended, begin, is_whole, plan_of
 from routesparse.engine.device.barriers import Barriers
@@ -110,11 +110,15 @@ class RoutingSession(AttentionRouter):
 
         blank: ahead.blank_inputs of a whole prompt. Nothing is compiled where the prompt would run dense.
         """
-        segments = self._worth_routing(blank, 0)
-        if segments is not None:
-            settings = self._settings(blank)
-            _, limits_us = self._limits(blank, segments, settings.profile)
-            ready(compiler_of(device), blank, segments, settings, limits_us, self._progress)
+        if self.routes(blank):
+            ready(compiler_of(device), self.layer_of(blank), self._progress)
+
+    def layer_of(self, blank: AttentionInputs) -> Layer:
+        """A layer with inputs like these, were it routed; for ``ahead``."""
+        segments = split(blank.q.shape[2], blank.k.shape[2], self.config)
+        settings = self._settings(blank)
+        _, limits_us = self._limits(blank, segments, settings.profile)
+        return Layer(blank, segments, settings, limits_us)
 
     def routes(self, inputs: AttentionInputs) -> bool:
         """Whether a call of these shapes, on this device, is long enough to be routed; no value is read."""
@@ -219,7 +223,7 @@ class RoutingSession(AttentionRouter):
         settings = self._settings(inputs)
         limit_us, shares_us = self._limits(inputs, segments, settings.profile)
         if inputs.q.is_cuda:
-            ready(compiler_of(inputs.q.device), inputs, segments, settings, shares_us, self._progress)
+            ready(compiler_of(inputs.q.device), Layer(inputs, segments, settings, shares_us), self._progress)
         alone = self._auditor is None and len(segments) == 1 and self.graphs.captures
         if alone and is_whole(inputs, self.config):
             out, pending, copies = attended(inputs, segments[0], layer, settings, shares_us[0], self.graphs)

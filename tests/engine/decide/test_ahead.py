@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from routesparse.engine.config import LatencyBudget, RouterConfig
 from routesparse.engine.decide import ahead
 from routesparse.engine.method.segments import split
 from routesparse.engine.profiles.measure import free_settings
+from routesparse.engine.runtime.vllm.batch import packed
 from routesparse.kernels.compile_ahead import Compiler, Wanted, compile_kernel
 from tests.stand_in_gpu import stand_in_gpu
 
@@ -25,12 +27,22 @@ def a_hopper(monkeypatch):
     stand_in_gpu(monkeypatch, 90)
 
 
-def wanted_at(tokens: int, *, limit_us: float | None = None, head_dim: int = 64, **changes) -> list[Wanted]:
+def layer_at(
+    tokens: int, rows: int | None = None, *, limit_us: float | None = None, head_dim: int = 64, **changes
+) -> ahead.Layer:
     config = RouterConfig(segment_tokens=131_072, **changes)
-    inputs = ahead.blank_inputs(tokens, heads=8, kv_heads=2, head_dim=head_dim, dtype=torch.bfloat16)
-    segments = split(tokens, tokens, config)
-    settings = free_settings(config)
-    return ahead.kernels_of(inputs, segments, settings, [limit_us] * len(segments))
+    sizes = {"heads": 8, "kv_heads": 2, "head_dim": head_dim}
+    inputs = ahead.blank_inputs(tokens, **sizes, dtype=torch.bfloat16, rows=rows)
+    segments = split(rows or tokens, tokens, config)
+    return ahead.Layer(inputs, segments, free_settings(config), [limit_us] * len(segments))
+
+
+def wanted_at(*given: int, **changes) -> list[Wanted]:
+    return ahead.kernels_of(*layer_at(*given, **changes))
+
+
+def quiet(*_: object) -> None:
+    """Progress of which nobody is told."""
 
 
 def names(wanted: list[Wanted]) -> set[str]:
@@ -155,31 +167,80 @@ def test_a_process_that_ends_gives_up_what_waits(monkeypatch) -> None:
 def test_what_was_asked_for_is_not_planned_again(monkeypatch) -> None:
     compiled: list[Wanted] = []
     compiler = Compiler(CPU, compiled.append)
-    config = RouterConfig(segment_tokens=131_072)
-    inputs = ahead.blank_inputs(65_536, heads=8, kv_heads=2, head_dim=64, dtype=torch.bfloat16)
-    settings = free_settings(config)
-    asking = (inputs, split(65_536, 65_536, config), settings, [None], lambda *_: None)
-    ahead.ready(compiler, *asking)
+    ahead.ready(compiler, layer_at(65_536), quiet)
     monkeypatch.setattr(ahead, "kernels_of", lambda *_: pytest.fail("planned again"))
-    ahead.ready(compiler, *asking)
+    ahead.ready(compiler, layer_at(65_536), quiet)
     compiler.stop()
     assert len(compiled) > 20
 
 
 def test_a_plan_that_fails_is_said_and_fails_nothing(monkeypatch, capsys) -> None:
-    def fail(*_: object) -> list[Wanted]:
-        raise NotImplementedError("no such operation on meta tensors")
-
-    monkeypatch.setattr(ahead, "kernels_of", fail)
-    config = RouterConfig(segment_tokens=131_072)
-    inputs = ahead.blank_inputs(65_536, heads=8, kv_heads=2, head_dim=64, dtype=torch.bfloat16)
-    settings = free_settings(config)
-    ahead.ready(
-        Compiler(CPU, compile_kernel),
-        inputs,
-        split(65_536, 65_536, config),
-        settings,
-        [None],
-        lambda *_: None,
-    )
+    monkeypatch.setattr(ahead, "kernels_of", no_plan)
+    ahead.ready(Compiler(CPU, compile_kernel), layer_at(65_536), quiet)
     assert "kernels are not compiled ahead (NotImplementedError" in capsys.readouterr().err
+
+
+def no_plan(*_: object) -> list[Wanted]:
+    raise NotImplementedError("no such operation on meta tensors")
+
+
+def test_what_is_covered_is_compiled_together_and_planned_at_no_length_up_to_the_longest(monkeypatch) -> None:
+    """Whatever the price, which a kept loss moves; other layers, and longer or very short prompts, plan as before."""
+    together, planned = [], []
+    compiler = Compiler(CPU, lambda wanted: None)
+    monkeypatch.setattr(ahead, "compile_together", lambda compiler, wanted, report: together.append(wanted))
+    ahead.cover(
+        compiler, [layer_at(*chunk) for chunk in ahead.chunks_of_every_kind(16_384, 8_192)], 16_000, quiet
+    )
+    (wanted,) = together
+    assert len(wanted) == len({each.key for each in wanted}) > 50
+    monkeypatch.setattr(ahead, "kernels_of", lambda inputs, *_: planned.append(inputs.k.shape[2]) or [])
+    for layer in (layer_at(9_001), layer_at(16_000), layer_at(15_999, 700), layer_at(12_345, price=0.25)):
+        ahead.ready(compiler, layer, quiet)
+    assert planned == []
+    others = [
+        layer_at(16_001),
+        layer_at(4_096),
+        layer_at(9_002, head_dim=128),
+        layer_at(9_003, limit_us=500.0),
+    ]
+    floors = layer_at(9_004, head_floors=((0.1,) * 8,))
+    padded = layer_at(9_005)
+    padded = padded._replace(inputs=replace(padded.inputs, key_start=torch.zeros(1)))
+    for layer in (*others, floors, padded, layer_at(9_006, policy="certified")):
+        ahead.ready(compiler, layer, quiet)
+    assert planned == [16_001, 4_096, *range(9_002, 9_007)]
+
+
+def test_a_plan_that_fails_covers_nothing_and_is_said_once(monkeypatch, capsys) -> None:
+    compiler = Compiler(CPU, lambda wanted: pytest.fail("compiled"))
+    monkeypatch.setattr(
+        ahead, "kernels_of", lambda inputs, *_: [] if inputs.k.shape[2] == 16_384 else no_plan()
+    )
+    ahead.cover(compiler, [layer_at(16_384), layer_at(12_293), layer_at(12_283)], 16_384, quiet)
+    assert not compiler.covered
+    assert capsys.readouterr().err.count("kernels are not compiled ahead (NotImplementedError") == 1
+
+
+@pytest.mark.parametrize("most_rows", [2_048, 8_192, 7_000, 131_072])
+def test_chunks_of_every_kind_want_nearly_all_that_any_chunk_wants(most_rows) -> None:
+    """As prefix caching and mixed batches make them: any rows behind any keys."""
+    known = {w.key for chunk in ahead.chunks_of_every_kind(40_000, most_rows) for w in wanted_at(*chunk)}
+    fits = [
+        (keys, rows) for keys in (9_001, 13_880, 20_417, 32_768, 39_999) for rows in (700, 1_024, 6_925, keys)
+    ]
+    missed = {
+        w.key for keys, rows in fits if rows <= most_rows for w in wanted_at(keys, rows) if w.key not in known
+    }
+    assert len(known) > 80 and len(missed) <= 2
+
+
+@pytest.mark.parametrize("chunk", [(16_384,), (12_293,), (40_016, 8_192), (40_001, 8_187)])
+@pytest.mark.parametrize("capability", [90, 100])
+def test_rows_as_vllm_packs_them_want_the_same_kernels(monkeypatch, chunk, capability) -> None:
+    stand_in_gpu(monkeypatch, capability)
+    layer = layer_at(*chunk)
+    q, k, v = (packed(x[0].transpose(0, 1)) for x in (layer.inputs.q, layer.inputs.k, layer.inputs.v))
+    assert q.stride() != layer.inputs.q.stride()
+    as_vllm = layer._replace(inputs=replace(layer.inputs, q=q, k=k, v=v))
+    assert {w.key for w in ahead.kernels_of(*as_vllm)} == {w.key for w in ahead.kernels_of(*layer)}
