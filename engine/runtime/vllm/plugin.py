@@ -171,6 +171,7 @@ def _requests(runner: Any, settings: ServingSettings) -> Requests | None:
     requests.batch_tokens = runner.vllm_config.scheduler_config.max_num_batched_tokens
     requests.keeping = _keeping(runner, requests, installed, list(layers))
     tell(requests, installed)
+    requests.warm_up(config.max_model_len)
     return requests
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from routesparse.engine.decide.ahead import blank_inputs, chunks_of_every_kind, cover
 from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import InputError, StoreError
@@ -26,6 +27,7 @@ from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.profiles.shape import AttentionShape
+from routesparse.engine.progress import no_progress
 from routesparse.engine.prompts.text import clean_label
 from routesparse.engine.record.passes import ProfileByName, RunInfo, Served
 from routesparse.engine.runtime.current_prompt import NamedPrompt
@@ -39,6 +41,7 @@ from routesparse.engine.runtime.vllm.keeping import Keeping
 from routesparse.engine.runtime.vllm.replay import KeptRows
 from routesparse.engine.runtime.vllm.settings import ServingSettings
 from routesparse.engine.store.bundle import write_bundle
+from routesparse.kernels.compile_ahead import compiler_of
 
 # Below vLLM's own logger, so that its level and format apply.
 log = logging.getLogger("vllm.routesparse")
@@ -133,6 +136,22 @@ class Requests:
                 self._break_even = profile, profile.break_even_tokens(self.model.heads, self.model.layers)
             found = self._break_even[1]
         return None if found is None else max(found, self._least)
+
+    def warm_up(self, longest: int) -> None:
+        """Compile ahead what prompts of up to so many tokens launch on a GPU, if a latency profile is known by now."""
+        model, most = self.model, self.batch_tokens
+        if model.device.type != "cuda" or not isinstance(self.profile, LatencyProfile):
+            return
+        like: dict[str, Any] = {"heads": model.heads, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
+        like["dtype"] = model.dtype
+        session = self._asked = self._asked or self._session("", self.chosen)
+        layers = (
+            session.layer_of(blank_inputs(keys, rows=rows, **like))
+            for keys, rows in chunks_of_every_kind(longest, most)
+            # It stands for prompts that are longer, too: break-even may lie between.
+            if session.routes(blank_inputs(end := min(2 * keys, longest), rows=min(end, most), **like))
+        )
+        cover(compiler_of(model.device), layers, longest, no_progress)
 
     def forget(self, requests: Iterable[str]) -> None:
         """These ended, or were dropped by whoever sent them."""

@@ -13,6 +13,8 @@ import torch
 from transformers import AutoConfig
 
 from routesparse.engine import paths, shared_folder
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.decide import ahead
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import (
     CalibrationError,
@@ -35,7 +37,9 @@ from routesparse.engine.runtime.vllm.installed import Installed
 from routesparse.engine.runtime.vllm.requests import FIRST, Requests, ServedModel, prompt_digest
 from routesparse.engine.runtime.vllm.settings import ServingSettings, from_environment
 from routesparse.engine.store.bundle import verified_tables
+from routesparse.kernels.compile_ahead import Compiler
 from tests.engine import tiny_model, tiny_shape
+from tests.stand_in_gpu import stand_in_gpu
 
 HEADS, KV_HEADS, DIM, LAYERS = 4, 2, 16, 2
 PROFILE = tiny_shape.profile()
@@ -383,6 +387,55 @@ def test_of_a_prompt_that_is_never_worth_it_no_session_is_made(tmp_path, monkeyp
         requests.batch_tokens = most
         requests.choose([Row(f"chunks of {most}", 0, 0, 64, 0, known)], prompt_of)
     assert begun[1:] == [f"chunks of {requests._least}"]
+
+
+def warmed_up(tmp_path, monkeypatch, break_even=8_192, batch_tokens=8_192, longest=32_768, **changes):
+    """Keys and rows that a server on a stand-in for a GPU planned at its start, and its compiler."""
+    pytest.importorskip("triton")
+    stand_in_gpu(monkeypatch, 90)
+    compiler, planned, plan = Compiler(torch.device("cpu"), lambda wanted: None), [], ahead.kernels_of
+
+    def kernels_of(inputs, *rest):
+        planned.append((inputs.k.shape[2], inputs.q.shape[2]))
+        return plan(inputs, *rest)
+
+    monkeypatch.setattr(ahead, "kernels_of", kernels_of)
+    monkeypatch.setattr("routesparse.engine.runtime.vllm.requests.compiler_of", lambda device: compiler)
+    config = RouterConfig(break_even_tokens=break_even, segment_tokens=131_072)
+    requests = requests_into(tmp_path, config)
+    on_gpu = {"head_dim": 64, "dtype": torch.bfloat16, "device": torch.device("cuda")}
+    requests.model = replace(requests.model, **on_gpu)
+    requests.batch_tokens = batch_tokens
+    for name, value in changes.items():
+        setattr(requests, name, value)
+    requests.warm_up(longest)
+    compiler.stop()
+    return planned, compiler
+
+
+def test_a_server_on_a_gpu_compiles_at_its_start_what_chunks_of_every_kind_launch(tmp_path, monkeypatch):
+    planned, compiler = warmed_up(tmp_path, monkeypatch)
+    assert planned == [*ahead.chunks_of_every_kind(32_768, 8_192)]
+    assert len(compiler._futures) > 50 and [*compiler.covered.values()] == [32_768]
+    # Break-even lies between the kinds of lengths up to 32,768: those that stand for longer prompts are planned, too.
+    planned, _ = warmed_up(tmp_path, monkeypatch, break_even=30_000, batch_tokens=131_072)
+    assert {keys for keys, _ in planned} == {32_768, 24_581, 24_571, 24_640, 16_384}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": ServedModel("tiny", "", LAYERS, HEADS, KV_HEADS, 64, torch.bfloat16, torch.device("cpu"))},
+        {"profile": None},  # the first request measures one
+        {"break_even": 32_769, "batch_tokens": 131_072},
+        {"break_even": 30_000, "batch_tokens": 4_096},  # no chunk is worth it
+        {"longest": 4_096},
+    ],
+    ids=["cpu", "no-profile", "too-short", "small-chunks", "short-model"],
+)
+def test_a_server_that_routes_nothing_yet_compiles_nothing_at_its_start(tmp_path, monkeypatch, changes):
+    planned, compiler = warmed_up(tmp_path, monkeypatch, **changes)
+    assert not planned and not compiler.covered
 
 
 @pytest.mark.parametrize(
