@@ -71,7 +71,6 @@ class Compiler:
     def __init__(self, device: torch.device, compile: Compile = compile_kernel) -> None:
         self._device, self._compile = device, compile
         self.asked: set[Hashable] = set()  # callers' own keys of what need not be asked for again
-        self.covered: dict[Hashable, int] = {}  # kinds of layers: tokens up to which all was asked for
         self._lock = threading.Lock()
         self._futures: dict[Hashable, Future[Any]] = {}
         self._pool: ThreadPoolExecutor | None = None

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -23,11 +24,12 @@ from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.method.attend import execute, head_density, joined
 from routesparse.engine.method.probe import draw_shares
 from routesparse.engine.method.segments import Segment
-from routesparse.engine.progress import Progress
+from routesparse.engine.progress import Progress, no_progress
 from routesparse.kernels.compile_ahead import Compiler, Wanted, wanted_by
 
 STAGE = "compile"
 LEAST_TOKENS = 8_192  # shorter prompts run dense on a GPU
+COVERED = LEAST_TOKENS * 3 // 4  # keys from which on the lengths of every kind stand for all
 LOOK_S = 0.2  # how often progress is reported
 WORTH_SAYING_S = 0.5  # kernels that lie in Triton's cache on the disk are loaded in less
 
@@ -126,11 +128,11 @@ def chunks_of_every_kind(most_tokens: int, most_rows: int) -> Iterator[tuple[int
         yield from ((tokens, rows), (tokens, rows - 5))
 
 
-def cover(compiler: Compiler, layers: Iterable[Layer], longest: int, report: Progress) -> None:
-    """Compile together what these layers want; ``ready`` then plans no layer like them of up to ``longest`` keys.
+def cover(compiler: Compiler, layers: Iterable[Layer], longest: int) -> None:
+    """Compile together what these layers want; ``ready`` then plans none like them of COVERED to ``longest`` keys.
 
-    A kernel that such a layer launches and none of these does is left to its first launch. Where one of ``layers``
-    can't be made or planned, stderr says so and nothing is compiled or covered. Errors: those of ``report``.
+    A kernel that such a layer launches and none of these does is left to its first launch. Whatever goes wrong is said
+    on stderr, and nothing is covered.
     """
     wanted: dict[Hashable, Wanted] = {}
     families = set()
@@ -138,12 +140,12 @@ def cover(compiler: Compiler, layers: Iterable[Layer], longest: int, report: Pro
         for layer in layers:
             wanted.update((each.key, each) for each in kernels_of(*layer))
             families.add(_family(layer))
+        compile_together(compiler, [*wanted.values()], no_progress)
     # A server starts without it: each prompt then plans its own.
     except Exception as error:  # noqa: BLE001
         _not_planned(error)
-        return
-    compile_together(compiler, [*wanted.values()], report)
-    compiler.covered.update(dict.fromkeys(families, longest))
+    else:
+        compiler.asked.update(product(families, range(_size(COVERED), _size(longest) + 1)))
 
 
 def ready(compiler: Compiler, layer: Layer, report: Progress) -> None:
@@ -151,7 +153,7 @@ def ready(compiler: Compiler, layer: Layer, report: Progress) -> None:
     ``compile_together``. No error is raised but those of ``report``: kernels then compile as they are launched.
     """
     family, rows, keys = _family(layer), layer.inputs.q.shape[2], layer.inputs.k.shape[2]
-    if LEAST_TOKENS // 2 < keys <= compiler.covered.get(family, 0):
+    if keys >= COVERED and (family, _size(keys)) in compiler.asked:
         return
     asked = (family, rows, keys, *(replace(segment, index=0) for segment in layer.segments))
     if asked in compiler.asked:
@@ -164,6 +166,11 @@ def ready(compiler: Compiler, layer: Layer, report: Progress) -> None:
         wanted = []
     compile_together(compiler, wanted, report)
     compiler.asked.add(asked)
+
+
+def _size(keys: int) -> int:
+    """Logarithm to base 2, rounded up."""
+    return (keys - 1).bit_length()
 
 
 def _family(layer: Layer) -> Hashable:

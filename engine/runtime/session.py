@@ -296,10 +296,10 @@ class RoutingSession(AttentionRouter):
         if isinstance(run.profile, LatencyProfile):
             return run.profile
         profile = run.profile.on(AttentionShape.of(inputs), self.config)
-        self.trace.settings = replace(run, profile=profile)
         differs = None if run.calibration is None else run.calibration.cost_mismatch(profile)
         if differs is not None:
             raise CalibrationError(differs)
+        self.trace.settings = replace(run, profile=profile)
         return profile
 
     def _predictor_on(self, device: torch.device) -> PredictorTables | None:

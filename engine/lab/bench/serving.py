@@ -23,6 +23,7 @@ import random
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count, product
 from pathlib import Path
@@ -204,6 +205,12 @@ def measure(
         else:
             found = ((cell, row) for cell, *ask in asks for row in engine.serve(*ask, answer))
         rows = [cell | row for cell, row in found if cell["round"] >= 0]
+        served = Counter(number for number, _ in {(row["round"], row["way"]) for row in rows})
+        rows = [row for row in rows if served[row["round"]] == len(ways)]
+        if not rows:
+            raise InputError(
+                "the streams' room ended before a round did; pass fewer --streams or longer --tokens"
+            )
         told = f"{tokens:,} tokens x {at_once}: {rows[-1]['round'] + 1} rounds; {rows[-1]}"
         print(told, file=sys.stderr, flush=True)
         yield rows
@@ -286,7 +293,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--answer-tokens", type=int, default=4)
     add("--chunk", type=int, default=0, help="max_num_batched_tokens; 0: the longest prompt in one batch")
     add("--shared", action="store_true", help="prefix cache on, and three quarters of the tokens in it")
-    add("--spread", type=float, default=0.0, help="leave a random share, up to this one, out of each prompt")
+    add(
+        "--spread",
+        type=float,
+        default=0.0,
+        help="leave a random share, up to this one, out of what is not --shared",
+    )
     add("--streams", type=int, default=0, help="mixed load: requests that decode beside the prompts")
     add("--yarn", type=float, default=0.0, help="stretch the model's context by this factor")
     add("--engine", default="{}", help="further arguments of vllm.LLM, as JSON")
@@ -295,18 +307,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine steps in this process
     ways, begun = tuple(WAYS) if os.environ.get(SWITCH) == "1" else ("plain",), time.monotonic()
     try:
+        if not 0 <= options.spread < 1:
+            raise InputError(f"--spread {options.spread:g} leaves nothing; pass 0 or more, and less than 1")
         text = load_text(options.prompts)
         engine = Engine(options)
         windows = Windows(engine.ids(text), max(options.tokens))
+        found, rows = circumstances(options, engine) | {"seconds": {"start": time.monotonic() - begun}}, []
+        for of_cell in measure(engine, windows, options, ways):
+            rows += of_cell
+            found["seconds"]["all"] = time.monotonic() - begun
+            found |= {"summary": summarise(rows), "requests": rows}
+            paths.write_json(options.out, found)  # what a run that is ended early has found
     except InputError as error:
         parser.exit(2, f"error: {' '.join(str(error).split())}\n")
-    ready_s = time.monotonic() - begun
-    found, rows = circumstances(options, engine), []
-    for of_cell in measure(engine, windows, options, ways):
-        rows += of_cell
-        seconds = {"start": ready_s, "all": time.monotonic() - begun}
-        found |= {"seconds": seconds, "summary": summarise(rows), "requests": rows}
-        paths.write_json(options.out, found)  # what a run that is ended early has found
     spool = Path(os.environ.get(f"{SWITCH}_SPOOL") or paths.spool())
     found["areas"] = areas(engine, windows, options.tokens, spool) if "routed" in ways else {}
     paths.write_json(options.out, found)

@@ -14,7 +14,13 @@ from typing import Any
 from routesparse.engine import shared_folder
 from routesparse.engine.calibration import fitted
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.errors import ConfigError, ModelError, StoreError, UnsupportedModelError
+from routesparse.engine.errors import (
+    CalibrationError,
+    ConfigError,
+    ModelError,
+    StoreError,
+    UnsupportedModelError,
+)
 from routesparse.engine.models.files import resolve
 from routesparse.engine.models.load import revision_of_model
 from routesparse.engine.profiles.measure import NamedProfile
@@ -164,6 +170,8 @@ def _requests(runner: Any, settings: ServingSettings) -> Requests | None:
         device=runner.device,
     )
     profile = NamedProfile(settings.profile).known(served.shape, chosen.config)
+    if differs := profile and chosen.calibration and chosen.calibration.cost_mismatch(profile):
+        raise CalibrationError(differs)
     # A request's own loss takes the place of a price of the settings.
     free = replace(settings, config=replace(settings.config, price=RouterConfig.price))
     by_request = functools.lru_cache(maxsize=64)(partial(_chosen, free, model, dtype))

@@ -27,7 +27,6 @@ from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.profiles.shape import AttentionShape
-from routesparse.engine.progress import no_progress
 from routesparse.engine.prompts.text import clean_label
 from routesparse.engine.record.passes import ProfileByName, RunInfo, Served
 from routesparse.engine.runtime.current_prompt import NamedPrompt
@@ -145,13 +144,16 @@ class Requests:
         like: dict[str, Any] = {"heads": model.heads, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
         like["dtype"] = model.dtype
         session = self._asked = self._asked or self._session("", self.chosen)
-        layers = (
-            session.layer_of(blank_inputs(keys, rows=rows, **like))
-            for keys, rows in chunks_of_every_kind(longest, most)
-            # It stands for prompts that are longer, too: break-even may lie between.
-            if session.routes(blank_inputs(end := min(2 * keys, longest), rows=min(end, most), **like))
-        )
-        cover(compiler_of(model.device), layers, longest, no_progress)
+
+        def blank(keys: int, rows: int = most) -> AttentionInputs:
+            return blank_inputs(keys, rows=min(keys, rows), **like)
+
+        if session.routes(blank(longest)):
+            log.info("RouteSparse compiles its kernels, unless they lie in Triton's cache")
+            chunks = chunks_of_every_kind(longest, most)
+            # Each stands for prompts that are longer, too: break-even may lie between.
+            chosen = (blank(*chunk) for chunk in chunks if session.routes(blank(min(2 * chunk[0], longest))))
+            cover(compiler_of(model.device), map(session.layer_of, chosen), longest)
 
     def forget(self, requests: Iterable[str]) -> None:
         """These ended, or were dropped by whoever sent them."""
@@ -267,13 +269,13 @@ class Requests:
         return session
 
     def _may_pay(self, row: Row) -> bool:
-        """Whether the longest chunk that a prompt which begins with this row can have would be routed."""
+        """Whether the longest chunk of a prompt that begins with this row would pay; True while no profile is known."""
+        if self.break_even() is None:
+            return True
         self._asked = self._asked or self._session("", self.chosen)
-        longest = min(self.batch_tokens, row.prompt_tokens - row.context)
-        try:
-            return self._routes(self._asked, longest, row.prompt_tokens)
-        except InputError:
-            return True  # said of the request, where it fails again
+        # What a preempted request had answered is prefilled with its prompt.
+        end = max(row.prompt_tokens, row.keys)
+        return self._routes(self._asked, min(self.batch_tokens, end - row.context), end)
 
     def _is_worth(self, known: _Open, row: Row) -> bool:
         try:

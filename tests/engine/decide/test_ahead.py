@@ -189,9 +189,7 @@ def test_what_is_covered_is_compiled_together_and_planned_at_no_length_up_to_the
     together, planned = [], []
     compiler = Compiler(CPU, lambda wanted: None)
     monkeypatch.setattr(ahead, "compile_together", lambda compiler, wanted, report: together.append(wanted))
-    ahead.cover(
-        compiler, [layer_at(*chunk) for chunk in ahead.chunks_of_every_kind(16_384, 8_192)], 16_000, quiet
-    )
+    ahead.cover(compiler, [layer_at(*chunk) for chunk in ahead.chunks_of_every_kind(16_384, 8_192)], 16_000)
     (wanted,) = together
     assert len(wanted) == len({each.key for each in wanted}) > 50
     monkeypatch.setattr(ahead, "kernels_of", lambda inputs, *_: planned.append(inputs.k.shape[2]) or [])
@@ -199,8 +197,8 @@ def test_what_is_covered_is_compiled_together_and_planned_at_no_length_up_to_the
         ahead.ready(compiler, layer, quiet)
     assert planned == []
     others = [
-        layer_at(16_001),
-        layer_at(4_096),
+        layer_at(16_385),
+        layer_at(6_143),
         layer_at(9_002, head_dim=128),
         layer_at(9_003, limit_us=500.0),
     ]
@@ -209,7 +207,7 @@ def test_what_is_covered_is_compiled_together_and_planned_at_no_length_up_to_the
     padded = padded._replace(inputs=replace(padded.inputs, key_start=torch.zeros(1)))
     for layer in (*others, floors, padded, layer_at(9_006, policy="certified")):
         ahead.ready(compiler, layer, quiet)
-    assert planned == [16_001, 4_096, *range(9_002, 9_007)]
+    assert planned == [16_385, 6_143, *range(9_002, 9_007)]
 
 
 def test_a_plan_that_fails_covers_nothing_and_is_said_once(monkeypatch, capsys) -> None:
@@ -217,8 +215,8 @@ def test_a_plan_that_fails_covers_nothing_and_is_said_once(monkeypatch, capsys) 
     monkeypatch.setattr(
         ahead, "kernels_of", lambda inputs, *_: [] if inputs.k.shape[2] == 16_384 else no_plan()
     )
-    ahead.cover(compiler, [layer_at(16_384), layer_at(12_293), layer_at(12_283)], 16_384, quiet)
-    assert not compiler.covered
+    ahead.cover(compiler, [layer_at(16_384), layer_at(12_293), layer_at(12_283)], 16_384)
+    assert not compiler.asked
     assert capsys.readouterr().err.count("kernels are not compiled ahead (NotImplementedError") == 1
 
 

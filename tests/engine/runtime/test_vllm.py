@@ -25,6 +25,7 @@ from routesparse.engine.errors import (
 )
 from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.models.load import load_model
+from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.record.passes import PromptTrace
 from routesparse.engine.runtime.current_prompt import NamedPrompt
 from routesparse.engine.runtime.quality import Chosen
@@ -416,7 +417,7 @@ def warmed_up(tmp_path, monkeypatch, break_even=8_192, batch_tokens=8_192, longe
 def test_a_server_on_a_gpu_compiles_at_its_start_what_chunks_of_every_kind_launch(tmp_path, monkeypatch):
     planned, compiler = warmed_up(tmp_path, monkeypatch)
     assert planned == [*ahead.chunks_of_every_kind(32_768, 8_192)]
-    assert len(compiler._futures) > 50 and [*compiler.covered.values()] == [32_768]
+    assert len(compiler._futures) > 50 and {size for _, size in compiler.asked} == {13, 14, 15}
     # Break-even lies between the kinds of lengths up to 32,768: those that stand for longer prompts are planned, too.
     planned, _ = warmed_up(tmp_path, monkeypatch, break_even=30_000, batch_tokens=131_072)
     assert {keys for keys, _ in planned} == {32_768, 24_581, 24_571, 24_640, 16_384}
@@ -435,7 +436,27 @@ def test_a_server_on_a_gpu_compiles_at_its_start_what_chunks_of_every_kind_launc
 )
 def test_a_server_that_routes_nothing_yet_compiles_nothing_at_its_start(tmp_path, monkeypatch, changes):
     planned, compiler = warmed_up(tmp_path, monkeypatch, **changes)
-    assert not planned and not compiler.covered
+    assert not planned and not compiler.asked
+
+
+def test_a_profile_is_measured_by_the_first_prompt_that_wants_routing_and_refused_each_time(
+    tmp_path, monkeypatch
+):
+    """Where it contradicts the calibration: none of its requests is routed, not the first alone."""
+    measured = []
+    monkeypatch.setattr(NamedProfile, "on", lambda *_: measured.append(1) or PROFILE)
+    calibration = SimpleNamespace(alpha=0.5, predictor=None, gate_threshold=None, name="c")
+    calibration.cost_mismatch = lambda profile: "made with other costs"
+    requests = requests_into(tmp_path, replace(CONFIG, break_even_tokens=None))
+    requests.profile = None
+    requests.choose([Row("stock", 0, 0, 4_096, 0, 4_096)], partial(prompt_of, extra={"routesparse_route": 0}))
+    assert not measured
+    requests.chosen = replace(requests.chosen, calibration=calibration)
+    for request in "ab":
+        assert not requests.choose([Row(request, 0, 0, 4_096, 0, 4_096)], prompt_of)
+    requests.chosen = replace(requests.chosen, calibration=None)
+    assert requests.choose([Row("c", 0, 0, 4_096, 0, 4_096)], prompt_of) and requests.profile is PROFILE
+    assert len(measured) == 3
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The times of requests inside one vLLM engine, by a stand-in for it; with vLLM's CPU build it was run by hand."""
 
 import argparse
+import itertools
 import json
 from types import SimpleNamespace
 
@@ -128,6 +129,19 @@ def test_a_mixed_load_counts_all_tokens_from_a_groups_sending_to_its_last_answer
 
 def test_a_mixed_load_ends_when_a_stream_has_no_room():
     assert len(mixed([({}, [[1] * 30], {})] * 50, 7)) == 2
+
+
+def test_a_round_that_the_streams_did_not_finish_does_not_count(monkeypatch):
+    """And a cell that has no other is refused."""
+    stock = Served.mixed
+    monkeypatch.setattr(Served, "mixed", lambda *given: itertools.islice(stock(*given), 4 + 7))
+    _, rows, (cell,) = measured(streams=4)
+    assert [row["round"] for row in rows] == [0, 0, 1, 1, 2, 2] and cell["ratios"]["tokens_per_s"][
+        "value"
+    ] == 2
+    monkeypatch.setattr(Served, "mixed", lambda *given: itertools.islice(stock(*given), 4 + 1))
+    with pytest.raises(InputError, match="fewer --streams or longer --tokens"):
+        measured(streams=4)
 
 
 def test_a_text_that_is_too_short_is_refused(tmp_path):
