@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from routesparse.engine.device.constants import to_device
 from routesparse.engine.device.inputs import AttentionInputs
 from routesparse.engine.errors import UnsupportedModelError
 from routesparse.engine.runtime.replay import figures_of, rows_of
@@ -57,7 +58,7 @@ class KeptRows:
     _hidden: list[Tensor] = field(default_factory=list)
 
     def keep(self, row: Row, hidden: Tensor) -> None:
-        """Of one chunk. hidden [tokens of the batch, width]."""
+        """Of one chunk. hidden [tokens of the batch, width]; a GPU that computes them still is not waited for."""
         if self.first < 0:
             self.first, last = row.context, len(self.prompt) - 1  # which no token follows
             self.whole = self.whole and not self.first
@@ -66,7 +67,7 @@ class KeptRows:
                 self.stretches = found + self.first
                 self.rows = np.arange(self.first, last) if self.whole else self.stretches.flatten()
         inside = self.rows[(self.rows >= row.context) & (self.rows < row.keys)]
-        self._hidden.append(hidden[torch.from_numpy(inside - row.context + row.first).to(hidden.device)])
+        self._hidden.append(hidden[to_device(inside - row.context + row.first, hidden.device)])
 
     @property
     def is_complete(self) -> bool:
@@ -76,7 +77,7 @@ class KeptRows:
     def hidden_at(self, rows: np.ndarray) -> Tensor:
         """Of some of the rows, once all chunks ran, [len(rows), width]."""
         found = torch.cat(self._hidden)
-        return found[torch.from_numpy(np.searchsorted(self.rows, rows)).to(found.device)]
+        return found[to_device(np.searchsorted(self.rows, rows), found.device)]
 
 
 class Replayer:
@@ -104,7 +105,7 @@ class Replayer:
         from vllm.forward_context import set_forward_context
 
         found = kept.hidden_at(rows)
-        at, tokens = torch.from_numpy(rows).to(self._device), torch.from_numpy(kept.prompt).to(self._device)
+        at, tokens = (to_device(values, self._device) for values in (rows, kept.prompt))
         replayed = ReplayedRows(Places(at), table, len(tokens))
         metadata = dict.fromkeys(self._layers, replayed)
         how = {"num_tokens": len(rows), "slot_mapping": {}, "skip_compiled": True}

@@ -3,6 +3,7 @@
 from contextlib import contextmanager
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -14,6 +15,8 @@ from routesparse.engine.runtime import session as session_module
 from routesparse.engine.runtime.route import route
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.transformers import routed_by
+from routesparse.engine.runtime.vllm.batch import Row
+from routesparse.engine.runtime.vllm.replay import KeptRows
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
@@ -108,6 +111,20 @@ def test_nan_is_raised_when_the_forward_is_over_and_nothing_is_recorded(model, p
     finally:
         weight[0, 0] = kept
     assert not session.trace.prompts
+
+
+def test_the_hidden_states_that_a_replay_needs_are_kept_without_waiting():
+    """Behind it a server launches what makes the first token."""
+    hidden = torch.randn(TOKENS, 256, device="cuda")
+    kept = KeptRows(np.arange(TOKENS), 1, whole=False)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for first, tokens in ((0, 2_000), (2_000, TOKENS - 2_000)):
+            kept.keep(Row("a", 0, 0, tokens, first, TOKENS), hidden[first : first + tokens])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert kept.is_complete and len(kept.rows)
+    assert torch.equal(kept.hidden_at(kept.rows), hidden[torch.from_numpy(kept.rows).cuda()])
 
 
 @torch.no_grad()
