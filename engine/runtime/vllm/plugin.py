@@ -14,13 +14,8 @@ from typing import Any
 from routesparse.engine import shared_folder
 from routesparse.engine.calibration import fitted
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.errors import (
-    CalibrationError,
-    ConfigError,
-    ModelError,
-    StoreError,
-    UnsupportedModelError,
-)
+from routesparse.engine.errors import ConfigError, ModelError, StoreError, UnsupportedModelError
+from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.files import resolve
 from routesparse.engine.models.load import revision_of_model
 from routesparse.engine.profiles.measure import NamedProfile
@@ -159,7 +154,6 @@ def _requests(runner: Any, settings: ServingSettings) -> Requests | None:
         log.warning("RouteSparse: %s is NOT routed: %s", config.model, installed.why)
         return None
     dtype = str(config.dtype).removeprefix("torch.")
-    chosen = _chosen(settings, model, dtype, settings.loss)
     served = ServedModel(
         *_names(model),
         layers=config.get_num_layers(parallel),
@@ -169,12 +163,11 @@ def _requests(runner: Any, settings: ServingSettings) -> Requests | None:
         dtype=config.dtype,
         device=runner.device,
     )
-    profile = NamedProfile(settings.profile).known(served.shape, chosen.config)
-    if differs := profile and chosen.calibration and chosen.calibration.cost_mismatch(profile):
-        raise CalibrationError(differs)
+    profile = NamedProfile(settings.profile).known(served.shape, settings.config)
+    chosen = _chosen(settings, model, dtype, profile, settings.loss)
     # A request's own loss takes the place of a price of the settings.
     free = replace(settings, config=replace(settings.config, price=RouterConfig.price))
-    by_request = functools.lru_cache(maxsize=64)(partial(_chosen, free, model, dtype))
+    by_request = functools.lru_cache(maxsize=64)(partial(_chosen, free, model, dtype, profile))
     requests = Requests(settings, chosen, by_request, served, profile)
     requests.batch_tokens = runner.vllm_config.scheduler_config.max_num_batched_tokens
     requests.keeping = _keeping(runner, requests, installed, list(layers))
@@ -196,8 +189,10 @@ def _keeping(runner: Any, requests: Requests, installed: Installed, layers: list
     return Keeping(settings, fit, requests.chosen, Replayer(runner, layers), served.name)
 
 
-def _chosen(settings: ServingSettings, model: Any, dtype: str, loss: float | None) -> Chosen:
-    """What requests are routed with that aim at a loss, or go by the settings' price.
+def _chosen(
+    settings: ServingSettings, model: Any, dtype: str, profile: LatencyProfile | None, loss: float | None
+) -> Chosen:
+    """What requests are routed with that aim at a loss, or go by the settings' price. profile: None until measured.
 
     Errors: CalibrationError, ConfigError, ModelError where a loss or a calibration is given and the model's files are
     unknown.
@@ -205,11 +200,11 @@ def _chosen(settings: ServingSettings, model: Any, dtype: str, loss: float | Non
     config, calibration = settings.config, settings.calibration
     revision = partial(revision_of_model, model)
     if loss is None:
-        return choose(config, calibration, revision, dtype, None)
+        return choose(config, calibration, revision, dtype, profile)
     config, aim = by_loss(loss, config, calibration, revision, model.name_or_path, settings.own_segment)
     if aim.found is None:
         log.warning("RouteSparse: %s", aim.says)
-    return choose(config, aim.found, revision, dtype, None)
+    return choose(config, aim.found, revision, dtype, profile)
 
 
 def _names(model: Any) -> tuple[str, str]:

@@ -152,8 +152,8 @@ class Requests:
             log.info("RouteSparse compiles its kernels, unless they lie in Triton's cache")
             chunks = chunks_of_every_kind(longest, most)
             # Each stands for prompts that are longer, too: break-even may lie between.
-            chosen = (blank(*chunk) for chunk in chunks if session.routes(blank(min(2 * chunk[0], longest))))
-            cover(compiler_of(model.device), map(session.layer_of, chosen), longest)
+            blanks = (blank(*chunk) for chunk in chunks if session.routes(blank(min(2 * chunk[0], longest))))
+            cover(compiler_of(model.device), map(session.layer_of, blanks), longest)
 
     def forget(self, requests: Iterable[str]) -> None:
         """These ended, or were dropped by whoever sent them."""
@@ -275,19 +275,16 @@ class Requests:
         self._asked = self._asked or self._session("", self.chosen)
         # What a preempted request had answered is prefilled with its prompt.
         end = max(row.prompt_tokens, row.keys)
-        return self._routes(self._asked, min(self.batch_tokens, end - row.context), end)
+        return self._asked.routes(self.model.blank(min(self.batch_tokens, end - row.context), end))
 
     def _is_worth(self, known: _Open, row: Row) -> bool:
         try:
-            return self._routes(known.session, row.tokens, row.keys)
+            worth = known.session.routes(self.model.blank(row.tokens, row.keys))
         except InputError as error:
             self._fail(row.request, known, error)
             return False
-
-    def _routes(self, session: RoutingSession, tokens: int, keys: int) -> bool:
-        worth = session.routes(self.model.blank(tokens, keys))
-        # Looked for, or measured, by the first that asked.
-        self.profile = session.trace.settings.profile
+        # Looked for, or measured, by the first request that asked.
+        self.profile = known.session.trace.settings.profile
         return worth
 
     def _settle(self, request: str, known: _Open, wait: bool) -> None:

@@ -13,6 +13,7 @@ import torch
 from transformers import AutoConfig
 
 from routesparse.engine import paths, shared_folder
+from routesparse.engine.calibration.artifact import Calibration
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide import ahead
 from routesparse.engine.device.inputs import AttentionInputs
@@ -158,12 +159,12 @@ def test_a_loss_sets_the_price_alone(beside):
         settings(**{"": "1", "_LOSS": "0.01"} | beside)
 
 
-def served(name_or_path, **values):
+def served(name_or_path, profile=None, **values):
     """What the plug-in routes a model with, by these settings."""
     config = AutoConfig.from_pretrained(name_or_path)
     model = SimpleNamespace(name_or_path=str(name_or_path), config=config)
     found = settings(**{"": "1"} | values)
-    return plugin._chosen(found, model, "float32", found.loss)
+    return plugin._chosen(found, model, "float32", profile, found.loss)
 
 
 def test_a_loss_takes_price_floors_and_segment_of_the_models_fit_as_route_does():
@@ -173,6 +174,14 @@ def test_a_loss_takes_price_floors_and_segment_of_the_models_fit_as_route_does()
     found = served(loaded.model.name_or_path, _LOSS="0.01")
     assert found.tuned_price == trace.settings.tuned_price == "mixed-kl-0.01"
     assert found.config == trace.settings.config and found.config.head_floors is not None
+
+
+def test_a_known_profile_that_contradicts_the_calibration_ends_the_start(monkeypatch):
+    monkeypatch.setattr(Calibration, "cost_mismatch", lambda _, profile: "made with other costs")
+    model, named = paths.DATA / "models" / "demo", {"_CALIBRATION": "robust"}
+    assert served(model, **named).calibration.name == "robust"
+    with pytest.raises(CalibrationError, match="made with other costs"):
+        served(model, PROFILE, **named)
 
 
 def test_a_loss_that_no_price_keeps_takes_the_least_and_is_said(caplog):
