@@ -1,4 +1,4 @@
-"""What is predicted of a method's loss on a text, beside the KL that it cost; losses.py makes tables of the rows.
+"""What is predicted of a method's loss on a text, beside the KL that it cost (data/results/LOSS.md).
 
 ``--foretold STRETCHES``: the rows of so many stretches of REPLAYED rows are replayed (runtime/replay.py). A row of the
 study then also has
