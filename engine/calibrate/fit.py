@@ -34,7 +34,6 @@ GATE_ROUNDS = 2
 GATE_STEP = 0.002  # lambda moves in these steps; a smaller change is none
 LARGEST_GATE = 0.999
 HELD_OUT_SHARE = 0.25  # of fold A's documents, for the predictor's quality
-HISTOGRAM_BINS = 48
 
 AUDIT_ROWS = 512
 ERROR_ROWS = 64  # output errors cost more than masses, and the predictor averages over many units
@@ -209,7 +208,6 @@ def assemble(
     """The artifact from both folds as measured; the recipe's configuration holds the frozen gate and alpha."""
     assert (recipe.config.gate_threshold is None) == (recipe.config.policy == "priced")
     both = [*measured_a, *measured_b]
-    edges = histogram_edges(measured_b)
     return Calibration(
         name=recipe.name,
         domain=recipe.domain,
@@ -219,9 +217,7 @@ def assemble(
         model_revision=subject.revision,
         library_hash=library_hash(),
         stamp=stamp_of(recipe.config),
-        buckets=tuple(
-            make_bucket(measured_b, least, most, recipe.robust, edges) for least, most in recipe.lengths
-        ),
+        buckets=tuple(make_bucket(measured_b, least, most, recipe.robust) for least, most in recipe.lengths),
         documents=tuple(sorted({m.document_sha256 for m in both})),
         seed=recipe.config.seed,
         dtype=subject.dtype,
@@ -244,18 +240,13 @@ def assemble(
     )
 
 
-def make_bucket(
-    measured: Sequence[PromptMeasure], least: int, most: int, robust: bool, edges: np.ndarray
-) -> Bucket:
+def make_bucket(measured: Sequence[PromptMeasure], least: int, most: int, robust: bool) -> Bucket:
     """delta_q of the prompts in [least, most] tokens. K counts the prompts with a selected sparse unit."""
     inside = [m for m in measured if least <= m.tokens <= most and len(m.residual)]
     deltas = {}
     for confidence in CONFIDENCES:
         delta = largest_delta(inside, confidence, robust) if inside else np.inf
         deltas[f"{confidence:g}"] = delta if np.isfinite(delta) else None
-    share = np.zeros(len(edges) - 1)
-    for m in inside:
-        share += np.histogram(m.residual.clip(edges[0], edges[-1]), edges)[0] / len(m.residual) / len(inside)
     return Bucket(
         min_tokens=least,
         max_tokens=most,
@@ -263,15 +254,7 @@ def make_bucket(
         deltas=deltas,
         documents=len({m.document_sha256 for m in inside}),
         units=sum(len(m.residual) for m in inside),
-        histogram={"edges": edges.tolist(), "share": share.tolist()},
     )
-
-
-def histogram_edges(measured: Sequence[PromptMeasure]) -> np.ndarray:
-    """Equal bins over all residuals of a calibration, the same for each of its buckets."""
-    values = np.concatenate([*(m.residual for m in measured), np.zeros(1)])
-    low, high = values.min(), max(values.max(), values.min() + 1e-3)
-    return np.linspace(low, high, HISTOGRAM_BINS + 1)
 
 
 def fit_alpha(measured: Sequence[PromptMeasure]) -> float:

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from routesparse.engine.method.predictor import FEATURES, LEAF, SIGNS, ErrorPredictor
+from routesparse.engine.method.predictor import LEAF, SIGNS, ErrorPredictor
 
 TREES = 40
 LEAVES = 8
 LEARNING_RATE = 0.15
 LEAST_ROWS_PER_LEAF = 50
-CURVE_POINTS = 41
 
 
 def fit_predictor(
@@ -26,13 +25,11 @@ def fit_predictor(
     Every prompt has the same weight. held_out bool [n]: rows that are left out of a first fit which measures the
     quality (r2, mean absolute error; absent where no row is); the predictor that ships is fitted on all rows.
     """
-    fitted = _export(_boost(features, error, prompt, seed))
     quality = {
         "candidates": len(error),
         "prompts": len(np.unique(prompt)),
         "held_out_prompts": len(np.unique(prompt[held_out])),
         "mean_error": float(error.mean()),
-        "curves": _curves(fitted, features),
     }
     if held_out.any():
         tried = _boost(features[~held_out], error[~held_out], prompt[~held_out], seed)
@@ -40,7 +37,7 @@ def fit_predictor(
         spread = float(((error[held_out] - error[held_out].mean()) ** 2).sum())
         quality["r2"] = 1.0 - float((off**2).sum()) / max(spread, 1e-30)
         quality["mean_absolute_error"] = float(np.abs(off).mean())
-    return ErrorPredictor(**{**vars(fitted), "fit": quality})
+    return _export(_boost(features, error, prompt, seed), quality)
 
 
 def _boost(features: np.ndarray, error: np.ndarray, prompt: np.ndarray, seed: int) -> Any:
@@ -59,7 +56,7 @@ def _boost(features: np.ndarray, error: np.ndarray, prompt: np.ndarray, seed: in
     return model.fit(features, error, sample_weight=1.0 / count[place])
 
 
-def _export(model: Any) -> ErrorPredictor:
+def _export(model: Any, quality: dict[str, Any]) -> ErrorPredictor:
     """The fitted trees as padded tables. A node without a split is a leaf that points at itself."""
     trees = [iteration[0].nodes for iteration in model._predictors]
     width = max(len(nodes) for nodes in trees)
@@ -83,20 +80,5 @@ def _export(model: Any) -> ErrorPredictor:
             for nodes in trees
         ),
         depth=depth,
+        fit=quality,
     )
-
-
-def _curves(predictor: ErrorPredictor, features: np.ndarray) -> dict[str, dict[str, list[float]]]:
-    """e along each feature between its 1 % and 99 % quantiles, the others at their medians."""
-    import torch
-
-    tables = predictor.on(torch.device("cpu"))
-    middle = np.median(features, axis=0)
-    curves = {}
-    for place, name in enumerate(FEATURES):
-        low, high = np.quantile(features[:, place], [0.01, 0.99])
-        rows = np.tile(middle, (CURVE_POINTS, 1))
-        rows[:, place] = np.linspace(low, high, CURVE_POINTS)
-        columns = (torch.from_numpy(np.ascontiguousarray(rows[:, i])) for i in range(len(FEATURES)))
-        curves[name] = {"x": rows[:, place].tolist(), "e": tables(*columns).tolist()}
-    return curves

@@ -23,10 +23,8 @@ from routesparse.engine import paths
 from routesparse.engine.calibration import folders
 from routesparse.engine.calibration.checks import (
     Fold,
-    Histogram,
     Summary,
     check_deltas,
-    check_histogram,
     check_stamp,
     check_trees,
 )
@@ -36,7 +34,7 @@ from routesparse.engine.errors import CalibrationError, shortened
 from routesparse.engine.method import policy
 from routesparse.engine.method.families import library_hash, stamped_families
 from routesparse.engine.method.latency import LatencyProfile
-from routesparse.engine.method.predictor import FEATURES, ErrorPredictor
+from routesparse.engine.method.predictor import ErrorPredictor
 from routesparse.engine.schema import (
     Count,
     FieldError,
@@ -47,6 +45,7 @@ from routesparse.engine.schema import (
     Text,
     check_tokens,
     checked,
+    in_file,
     schema_of,
 )
 
@@ -66,12 +65,10 @@ PRICED_ONLY = ("tau_layer", "tau_head")
 PER_HEAD_ONLY = ("tau",)
 
 
+@in_file(more=True)  # the bundled calibrations also hold a histogram of residuals, which nothing reads
 @dataclass(frozen=True)
 class Bucket:
-    """delta_q for prompts of min_tokens to max_tokens, from K prompts; deltas by q ("0.95"), None for infinite.
-
-    histogram: residuals g - g* with equal prompt weights, "edges" [n + 1] and "share" [n].
-    """
+    """delta_q for prompts of min_tokens to max_tokens, from K prompts; deltas by q ("0.95"), None for infinite."""
 
     min_tokens: Positive
     max_tokens: Positive
@@ -79,7 +76,6 @@ class Bucket:
     deltas: dict[str, Share | None]
     documents: Count = 0
     units: Count = 0  # selected sparse units
-    histogram: dict[str, list[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -272,9 +268,6 @@ def _from_dict(name: str, values: Any) -> Calibration:
         )
     found = checked(Calibration, renamed(values, {"gate": "gate_threshold"}))
     check_calibration(found)
-    if found.predictor is not None and isinstance(curves := found.predictor.fit.get("curves"), dict):
-        fit = found.predictor.fit | {"curves": renamed(curves, {"gate": FEATURES[0]})}
-        found = dataclasses.replace(found, predictor=dataclasses.replace(found.predictor, fit=fit))
     return found
 
 
@@ -321,6 +314,4 @@ def _check_bucket(bucket: Bucket, field: str) -> None:
     check_tokens(bucket, field)
     if bucket.documents > bucket.prompts:
         raise FieldError(f"{field}.documents", bucket.documents, f"at most the {bucket.prompts} prompts")
-    if bucket.histogram:
-        check_histogram(checked(Histogram, bucket.histogram, f"{field}.histogram"), f"{field}.histogram")
     check_deltas(bucket.deltas, bucket.prompts, f"{field}.deltas")

@@ -17,10 +17,8 @@ from routesparse.engine.schema import (
     FieldError,
     Number,
     Positive,
-    Real,
     Text,
     Whole,
-    ascending,
     check_length,
     checked,
 )
@@ -62,14 +60,6 @@ class Fold:
     documents: tuple[Document, ...]
 
 
-@dataclass(frozen=True)
-class Histogram:
-    """Residuals of a bucket."""
-
-    edges: tuple[Real, ...]
-    share: tuple[RoundedShare, ...]
-
-
 def check_deltas(value: dict[str, Any], prompts: int, field: str) -> None:
     """By level q: a difference of two masses, null for infinite, and never smaller at a higher q.
 
@@ -94,13 +84,6 @@ def check_deltas(value: dict[str, Any], prompts: int, field: str) -> None:
             raise FieldError(
                 f"{field}.{higher:g}", known[higher], f"{least}, as at the lower level {lower:g}"
             )
-
-
-def check_histogram(found: Histogram, field: str) -> None:
-    check_length(found.share, len(found.edges) - 1, f"{field}.share")
-    ascending(found.edges, f"{field}.edges")
-    if min(abs(sum(found.share) - total) for total in (0.0, 1.0)) > 1e-6:
-        raise FieldError(f"{field}.share", found.share, "shares of one whole")
 
 
 def check_stamp(value: dict[str, Any], field: str) -> None:

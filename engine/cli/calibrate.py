@@ -122,10 +122,9 @@ def _target(out: Path | None, domain: str) -> Path:
 
 def _summary(made: Calibration, path: Path) -> dict[str, Any]:
     quality = {} if made.predictor is None else made.predictor.fit
-    buckets = [{key: value for key, value in vars(one).items() if key != "histogram"} for one in made.buckets]
     names = ("name", "domain", "model", "gate_threshold", "alpha")
     return {name: getattr(made, name) for name in names} | {
-        "buckets": buckets,
+        "buckets": list(map(vars, made.buckets)),
         "documents": {fold: len(part["documents"]) for fold, part in made.folds.items()},
         "predictor": {k: quality[k] for k in ("r2", "mean_absolute_error", "candidates") if k in quality},
         "drift_prompts": None if made.drift is None else len(made.drift.distances),
