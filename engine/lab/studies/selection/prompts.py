@@ -1,4 +1,4 @@
-"""The study's prompts: windows of text, RULER's tasks, and the two tasks whose body looks things up.
+"""The study's prompts: windows of text and RULER's tasks.
 
 Development (seed DEVELOPMENT_SEED): rules and their constants may be chosen on these prompts, of documents of the
 calibration split (docs have none). Every other seed is reported, on documents of the test split.
@@ -23,7 +23,6 @@ from routesparse.engine.lab.generators.samples import sample_rng
 from routesparse.engine.lab.generators.tasks import TASKS, fit_sample
 from routesparse.engine.lab.generators.texts import Document, read_folder
 from routesparse.engine.lab.generators.words import key_words
-from routesparse.engine.lab.studies.selection.tasks import BODY_TASKS, make_body, sentence, stretch
 
 DEVELOPMENT_SEED = 0
 SEED_OFFSET = 91_000  # evaluation seeds are disjoint from training's
@@ -32,7 +31,6 @@ TEXT = "text:"
 DEFAULT_TASKS = (
     *(TEXT + domain for domain in DOMAINS),
     *("vt", "niah_multivalue", "niah_multiquery", "fwe"),
-    *BODY_TASKS,
 )
 EDGE = 4_096  # tokens of the segments of a CPU, and a multiple of all blocks
 STRESS_TASKS = ("edge",)
@@ -90,18 +88,16 @@ class Prompts:
         if item.task.startswith(TEXT):
             return self._text(item)
         task, _, domain = item.task.partition(":")
-        if task not in (*TASKS, *BODY_TASKS, *STRESS_TASKS):
+        if task not in (*TASKS, *STRESS_TASKS):
             known = ", ".join((*DEFAULT_TASKS, *STRESS_TASKS, *TASKS))
             raise InputError(f"unknown task {item.task!r}; use some of {known}")
         source = self._source(domain or "prose")
         document = source.documents[item.index % len(source.documents)]
-        essay = task in (*BODY_TASKS, *STRESS_TASKS) or (task in NIAH and NIAH[task].haystack == "essay")
+        essay = task in STRESS_TASKS or (task in NIAH and NIAH[task].haystack == "essay")
         # A haystack that is made up has no document: its prompt stands for itself.
         about = {**source.about, "documents": [document.name if essay else item.name]}
         if task in STRESS_TASKS:
             return self._edge(item, document.text, about)
-        if task in BODY_TASKS:
-            return self._body(item, task, document.text, about)
         sample = fit_sample(
             task,
             item.length,
@@ -141,7 +137,7 @@ class Prompts:
         if (edges := (2 * item.length // 3) // EDGE) < 1:
             raise InputError(f"edge needs prompts of {3 * EDGE // 2:,} tokens or more; pass a longer length")
         number = str(rng.randint(1_000_000, 9_999_999))
-        text = f" {sentence(key_words(rng), number)}"
+        text = f" The magic number for {key_words(rng)} is {number}."
         fact, spans = self._encode(text)
         first = text.index(number)
         digits = [at for at, (start, end) in enumerate(spans) if start < first + len(number) and end > first]
@@ -151,20 +147,6 @@ class Prompts:
         ids = (self._begun(prose)[:at] + fact + prose[at:])[:again] + fact
         ids += prose[again : again + item.length - len(ids)]
         return Prompt(item.name, item.seed, ids, [again + place for place in digits], [], (), about)
-
-    def _body(self, item: Item, task: str, haystack: str, about: dict[str, Any]) -> Prompt:
-        made = make_body(
-            task,
-            item.length,
-            offsets=lambda text: self._encode(text)[1],
-            haystack=haystack,
-            seed=item.seed + SEED_OFFSET,
-            index=item.index,
-        )
-        ids, spans = self._encode(made.text)
-        shift = len(self._begun([]))
-        asked = [index + shift for index in made.asked_tokens(spans)]
-        return Prompt(item.name, item.seed, self._begun(ids)[: item.length], asked, [], (), about)
 
     def _encode(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
@@ -204,6 +186,15 @@ class Source:
                 names.append(document.name)
             begin = end + 2
         return names
+
+
+def stretch(text: str, start: float, characters: int) -> str:
+    """``characters`` of a text that begins anew where it ends, from the share ``start`` of it on."""
+    if not text.strip():
+        raise InputError("the text is empty; pass some prose, for instance a public-domain book")
+    place = int(start * len(text))
+    rounds = -(-(place + characters) // len(text))
+    return (text * rounds)[place : place + characters]
 
 
 def documents(data: Path, domain: str, seed: int) -> tuple[str, list[Document]]:

@@ -1,7 +1,7 @@
 """Area against loss of every selection rule, on the same prompts and the same kernel.
 
     python -m routesparse.engine.lab.studies.selection --out selection.jsonl --lengths 32768 \\
-        --tasks text:prose vt relay --methods routesparse=0.9 flexprefill=0.95 --seed 1
+        --tasks text:prose vt --methods routesparse=0.9 flexprefill=0.95 --seed 1
 
 --out grows by one line per method, setting and prompt; what it holds already is skipped, so the same command goes on
 where it was cut off (a failed line is tried again). Every method's first setting comes before any second one.

@@ -10,15 +10,9 @@ from routesparse.engine.calibrate import beside_dense
 from routesparse.engine.calibrate.row_files import read_lines
 from routesparse.engine.errors import ConfigError, InputError
 from routesparse.engine.lab.generators.samples import score_all
-from routesparse.engine.lab.studies.selection import measure, methods, prompts, rows, run, tasks
+from routesparse.engine.lab.studies.selection import measure, methods, prompts, rows, run
 
 LENGTH = 600
-PROSE = "The harbour was quiet in the morning, and nobody had yet seen the grey ship beyond the pier. "
-
-
-def characters(text):
-    """One token per character."""
-    return [(i, i + 1) for i in range(len(text))]
 
 
 @pytest.fixture(scope="module")
@@ -40,30 +34,6 @@ def arguments(folder, data, out, *more):
 
 def lines(path):
     return [row for _, row in read_lines(path) if "method" in row]
-
-
-@pytest.mark.parametrize("task", tasks.BODY_TASKS)
-def test_a_body_task_is_the_same_again_and_asks_the_numbers_stated_far_before(task):
-    def make(seed, index):
-        return tasks.make_body(task, 12_000, offsets=characters, haystack=PROSE * 9, seed=seed, index=index)
-
-    made = make(3, 1)
-    assert made == make(3, 1) and made != make(3, 2) and made != make(4, 1)
-    asked = made.asked_tokens(characters(made.text))
-    numbers = [made.text[start:end] for start, end in made.asked]
-    assert all(len(number) == 7 and number.isdigit() for number in numbers)
-    assert asked == [i for start, end in made.asked for i in range(start, end)]
-    for number, (start, _) in zip(numbers, made.asked, strict=True):
-        assert start - made.text.index(number) > 12_000 // 2 and made.text.count(number) == 2
-    # The last rows, which many rules serve densely, look nothing up.
-    assert max(asked) < 12_000 - 400
-
-
-def test_a_body_task_that_leaves_no_room_for_prose_says_so():
-    with pytest.raises(InputError, match="use a longer prompt"):
-        tasks.make_body("list", 900, offsets=characters, haystack=PROSE, seed=1, index=0)
-    with pytest.raises(InputError, match="relay, list"):
-        tasks.make_body("maze", 900, offsets=characters, haystack=PROSE, seed=1, index=0)
 
 
 def test_development_and_reported_windows_share_no_document(loaded, data):
