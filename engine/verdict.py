@@ -222,7 +222,8 @@ def _findings(facts: Facts) -> Iterator[Finding]:
         yield _below_bound(facts, facts.uncertified_layers, facts.layers, "layer")
     if facts.uncertified_units and facts.mass_counts:
         yield _below_bound(facts, facts.uncertified_units, facts.units, facts.noun)
-    if facts.sparse_units and not (facts.top1_agreement is None and _is_bounded(facts)):
+    bounded = facts.loss_bound is not None and facts.loss_fit is not None and not facts.loss_alarm
+    if facts.sparse_units and not (facts.top1_agreement is None and bounded):
         yield _answer(facts)
     same, continued = facts.same_tokens, facts.continued_tokens
     if same and continued and 2 * same < continued:  # at 0 it is the next token that differs
@@ -305,11 +306,6 @@ def _lost(facts: Facts) -> Finding | None:
         f"{total - stored:,} of {total:,} {noun} lost",
         "rows lost",
     )
-
-
-def _is_bounded(facts: Facts) -> bool:
-    """Whether the predicted loss has a bound with coverage for this run."""
-    return facts.loss_bound is not None and facts.loss_fit is not None and not facts.loss_alarm
 
 
 def _loss(facts: Facts) -> Finding | None:

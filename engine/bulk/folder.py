@@ -145,7 +145,8 @@ def analyze_folder(
         if found is not None:
             made.runs.append(Run.of(name, found[1], found[0], warned, earlier=True))
         else:
-            lots.append([Piece(name, _Given(str(path.resolve()), sha256, _run_id(digest)))])
+            run_id = f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}-{digest}"
+            lots.append([Piece(name, _Given(str(path.resolve()), sha256, run_id))])
     if made.runs:
         say(f"{len(made.runs)} of {len(seen)} prompts were done before")
     if lots:
@@ -229,10 +230,6 @@ def _one_at_a_time() -> Iterator[None]:
     with (paths.profiles() / ".measuring").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _run_id(digest: str) -> str:
-    return f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}-{digest}"
 
 
 def _earlier(out: Path) -> dict[str, Path]:

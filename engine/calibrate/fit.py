@@ -21,7 +21,7 @@ from routesparse.engine.calibrate.origin import now
 from routesparse.engine.calibrate.predictor_fit import fit_predictor
 from routesparse.engine.calibrate.prompts import Document, Window, cut, split_folds
 from routesparse.engine.calibration.artifact import Bucket, Calibration, CostModel, conformal_delta, stamp_of
-from routesparse.engine.calibration.drift import DriftReference, fit_reference
+from routesparse.engine.calibration.drift import fit_reference
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.method.families import library_hash
@@ -227,7 +227,15 @@ def assemble(
             _summary(fold, m) for fold, part in (("A", measured_a), ("B", measured_b)) for m in part
         ),
         parts=tuple(sorted({m.domain for m in both})),
-        drift=fit_drift(both, recipe.lengths),
+        drift=fit_reference(
+            both[0].descriptor_names,
+            np.stack([m.descriptors for m in both]),
+            np.array([m.tokens for m in both], dtype=np.float64),
+            [m.document_sha256 for m in both],
+            [m.domain for m in both],
+            min(least for least, _ in recipe.lengths),
+            max(most for _, most in recipe.lengths),
+        ),
         predictor=fit_error(measured_a, recipe.config.seed),
         provenance={
             "created_at": now(),
@@ -302,19 +310,6 @@ def held_out_prompts(documents: Sequence[str]) -> np.ndarray:
     step = min(round(1 / HELD_OUT_SHARE), len(names))
     chosen = names[step - 1 :: step] if step > 1 else []
     return np.isin(documents, chosen)
-
-
-def fit_drift(measured: Sequence[PromptMeasure], lengths: Sequence[tuple[int, int]]) -> DriftReference | None:
-    """The descriptors of both folds' prompts as a reference."""
-    return fit_reference(
-        measured[0].descriptor_names,
-        np.stack([m.descriptors for m in measured]),
-        np.array([m.tokens for m in measured], dtype=np.float64),
-        [m.document_sha256 for m in measured],
-        [m.domain for m in measured],
-        min(least for least, _ in lengths),
-        max(most for _, most in lengths),
-    )
 
 
 def _fold(measured: Sequence[PromptMeasure]) -> dict[str, Any]:

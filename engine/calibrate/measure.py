@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -213,8 +212,5 @@ def ask(team: Team, opened: Open, asked: Ask) -> tuple[Subject, RouterConfig]:
 
 
 def _opened(model: str, rope: RopeScaling | None, place: int) -> Do:
-    return functools.partial(_done, load_in_turn(model, place, rope=rope))
-
-
-def _done(loaded: LoadedModel, work: Callable[[LoadedModel], Any]) -> Any:
-    return work(loaded)
+    loaded = load_in_turn(model, place, rope=rope)
+    return lambda work: work(loaded)

@@ -25,7 +25,7 @@ from typing import Annotated, Any
 import torch
 
 from routesparse.engine.certificate_rows import CertificateRecord
-from routesparse.engine.certification.named_rows import NamedRows, positions_of, read_names
+from routesparse.engine.certification.named_rows import NamedRows, read_names
 from routesparse.engine.certification.reads import BLOCK, Plan, PlanReads, check_layers, reads_of
 from routesparse.engine.certification.record import About, record_of
 from routesparse.engine.certification.report import Certified, Settings
@@ -111,7 +111,7 @@ class Request:
         places = self.places(inputs)
         if not places:
             return drawn, None
-        named = positions_of(places) - cached
+        named = torch.tensor([token - cached for _, found in places for token in found], dtype=torch.int64)
         return drawn, score_rows(inputs, out, named.expand(*shape[:2], -1), window, reads, planned)
 
 
@@ -272,7 +272,7 @@ def certify_attention(
             "[heads, query blocks, key blocks], or one prompt at a time"
         )
     inputs = AttentionInputs(q, k, v, scale, key_start, softcap, sinks)
-    salt = hash_of_keys(k) if salt is None else salt
+    salt = _digest(k.detach().float().sum(-2)) if salt is None else salt  # of the keys' sums over tokens
     scores = request.scored(inputs, out, salt, layer, window)
     return _certified(request, name, salt, inputs, (layer,), [scores])
 
@@ -325,18 +325,6 @@ class _Listener:
         self._inputs = None
 
 
-def facts_of(inputs: AttentionInputs) -> dict[str, Any]:
-    """What a ``Certified`` says of the tensors themselves, by its fields."""
-    return {
-        "queries": inputs.q.shape[2],
-        "keys": inputs.k.shape[2],
-        "dtype": str(inputs.q.dtype).removeprefix("torch."),
-        "device": device_name(inputs.q.device),
-        "kv_heads": inputs.k.shape[1],
-        "head_dim": inputs.q.shape[3],
-    }
-
-
 def _wrapped(function: Callable[..., Any], request: Request, report: Report) -> Callable[..., Any]:
     name = getattr(function, "__name__", type(function).__name__)
     calls = count()
@@ -360,17 +348,20 @@ def _certified(
     scores: Sequence[tuple[RowScores, RowScores | None]],
 ) -> Certified:
     dense = tuple(layer for layer, (drawn, _) in zip(layers, scores, strict=True) if drawn.dense)
-    facts = facts_of(inputs)
-    if facts["dtype"] not in EXECUTED_TOLERANCE:
-        raise ConfigError(
-            f"attention in {facts['dtype']} has no known rounding; use {', '.join(EXECUTED_TOLERANCE)}"
-        )
+    dtype = str(inputs.q.dtype).removeprefix("torch.")
+    if dtype not in EXECUTED_TOLERANCE:
+        raise ConfigError(f"attention in {dtype} has no known rounding; use {', '.join(EXECUTED_TOLERANCE)}")
     return Certified(
         name=name,
         plan=request.named,
         plan_note=request.plan_note,
         prompt=salt,
-        **facts,
+        queries=inputs.q.shape[2],
+        keys=inputs.k.shape[2],
+        dtype=dtype,
+        device=device_name(inputs.q.device),
+        kv_heads=inputs.k.shape[1],
+        head_dim=inputs.q.shape[3],
         seed=request.seed,
         settings=request.settings,
         layers=layers,
@@ -386,11 +377,6 @@ def hash_of(prompt: torch.Tensor | None) -> str:
     if prompt is None:
         return ""
     return _digest(prompt.detach().double().sum(-1) if prompt.is_floating_point() else prompt.detach().long())
-
-
-def hash_of_keys(k: torch.Tensor) -> str:
-    """Sixteen hex digits of the keys' sums over tokens; k [B, Hkv, n_k, D]."""
-    return _digest(k.detach().float().sum(-2))
 
 
 def _digest(told: torch.Tensor) -> str:

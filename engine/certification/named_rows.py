@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from routesparse.engine.certificate_rows import NamedRow, NamedTotal
 from routesparse.engine.errors import ConfigError, PromptError
@@ -95,11 +94,6 @@ def rows_of_phrase(prompt: Prompt, phrase: str) -> str:
             "; pass more of its sentence, or one of these with --rows-at"
         )
     return labels[0]
-
-
-def positions_of(places: Sequence[tuple[str, range]]) -> torch.Tensor:
-    """int64 [C]: the tokens of all labels, one behind the other."""
-    return torch.tensor([token for _, found in places for token in found], dtype=torch.int64)
 
 
 def named_tokens(

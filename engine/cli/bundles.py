@@ -224,13 +224,9 @@ def _free_target(out: Path | None, name: str, force: bool) -> Path:
     return target
 
 
-def bundle_folders() -> dict[str, Path]:
-    """Where finished bundles lie: the spool, and the folder into which the web process moves them."""
-    return {"spool": paths.spool(), "store": paths.bundles()}
-
-
 def _bundles() -> Iterator[tuple[str, Path]]:
-    for place, folder in bundle_folders().items():
+    """Finished ones: in the spool, and in the folder into which the web process moves them."""
+    for place, folder in (("spool", paths.spool()), ("store", paths.bundles())):
         if folder.is_dir():
             for path in sorted(folder.iterdir()):
                 if path.is_dir() and not path.name.startswith(".") and path.name != "rejected":

@@ -67,17 +67,13 @@ def facts(boxes: Iterable[tuple[str, str, str]]) -> str:
     return f'<dl class="facts">{items}</dl>'
 
 
-def _breakable(name: str) -> str:
-    """A column's name, which may go on in a new line behind its underscores."""
-    return text(name).replace("_", "_<wbr>")
-
-
 def table(
     caption: str, heads: Sequence[str], rows: Iterable[Sequence[object]], left: Collection[int] = (0,)
 ) -> str:
     """A table whose first column names the row; columns in ``left`` are words, the others numbers."""
+    # A column's name may go on in a new line behind its underscores.
     head = "".join(
-        f'<th scope="col"{" class=left" if place in left else ""}>{_breakable(name)}</th>'
+        f'<th scope="col"{" class=left" if place in left else ""}>{text(name).replace("_", "_<wbr>")}</th>'
         for place, name in enumerate(heads)
     )
     body = "".join(

@@ -36,11 +36,6 @@ def spool_of(queue: JobQueue) -> Path:
     return queue.place / "spool"
 
 
-def shared_spool(queue: JobQueue) -> Path:
-    """The folder that the web process ingests from: the queue's own, or the one of all hosts."""
-    return (paths.shared() or queue.place) / "spool"
-
-
 def stage(queue: JobQueue, record: RunRecord) -> None:
     """Write the record's bundle where only ``publish`` sees it.
 
@@ -78,7 +73,7 @@ def publish(queue: JobQueue, run_id: str) -> None:
 
     Errors: StoreError when the folder can't be written or is not mounted; the result then waits for the next try.
     """
-    spool = shared_spool(queue)
+    spool = (paths.shared() or queue.place) / "spool"  # that the web process ingests from
     staged = spool_of(queue) / STAGED / run_id
     try:
         if (staged / _FOR_HOME).is_dir():

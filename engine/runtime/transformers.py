@@ -280,9 +280,9 @@ def padding_mask(
             "pass a mask over the whole sequence, cached tokens included"
         )
     keys = attention_mask[:, : kv_offset + kv_length].to(torch.bool)
-    ascending = _left_padded(keys)
+    ascending = keys[:, 1:] >= keys[:, :-1]  # False first and True from some place on
     # One transfer for both answers.
-    all_real, left_padded = torch.stack((keys.all(), ascending)).tolist()
+    all_real, left_padded = torch.stack((keys.all(), ascending.all())).tolist()
     if all_real:
         return None
     if not left_padded:
@@ -304,11 +304,6 @@ class _NoBackward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         raise UnsupportedModelError("routed attention has no backward pass; leave the route() block to train")
-
-
-def _left_padded(keys: Tensor) -> Tensor:
-    """bool []: whether every row of keys, bool [B, n], is False first and True from some place on."""
-    return (keys[:, 1:] >= keys[:, :-1]).all()
 
 
 def _first_keys(attention_mask: Tensor | None) -> Tensor | None:

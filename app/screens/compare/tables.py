@@ -82,7 +82,7 @@ def sides_html(sides: Sides, rows: pd.DataFrame, times: Mapping[str, str]) -> st
         **{name: f'<th class="l">{name}</th>' for name in ("side", "verdict")},
         **{name: f'<th class="l twice">{name}</th>' for name in _SETTINGS if name != "λ"},
     }
-    records = [_known(row) for row in rows.to_dict("records")]
+    records = rows.astype(object).where(rows.notna(), None).to_dict("records")
     cells = [_cells(side, row, times) for side, row in zip(sides.all, records, strict=True)]
     same = [name for name in _SETTINGS if len({made[name] for made in cells}) == 1]
     void = [] if rows["conformal_at_tau"].notna().any() else ["conformal"]
@@ -96,10 +96,6 @@ def sides_html(sides: Sides, rows: pd.DataFrame, times: Mapping[str, str]) -> st
     note = f'<div class="rs-note">The same for all: {alike}</div>' if alike else ""
     made = table([heads.get(name, name) for name in shown], lines, (), [sides.all.index(sides.baseline)])
     return made + note
-
-
-def _known(row: Mapping[Any, Any]) -> dict[str, Any]:
-    return {str(name): None if numbers.is_missing(value) else value for name, value in row.items()}
 
 
 def _cells(side: Side, row: dict[str, Any], times: Mapping[str, str]) -> dict[str, str]:

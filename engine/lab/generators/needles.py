@@ -49,11 +49,6 @@ _DRAWN = {
 }
 
 
-def needle_sentence(kind: str, key: str, value: str) -> str:
-    """RULER's needle: one of the special magic {kind} for {key} is {value}."""
-    return f"One of the special magic {kind} for {key} is: {value}."
-
-
 def _texts(kind: str, keys: Sequence[str], values: Sequence[str]) -> tuple[str, str, str]:
     """Instruction, question and beginning of the answer, singular when one key has one value."""
     many = len(keys) > 1 or len(values) > 1
@@ -112,7 +107,7 @@ def make_niah(task: str, rng: random.Random, units: int, haystack: str) -> Sampl
     # Far beyond the number of distinct pairs, a third word keeps keys unique.
     keys = distinct(max(units, 1) if of_needles else spec.keys, lambda: key(rng), 20, "-")
     hidden = [(k, value(rng)) for k in range(len(keys)) for _ in range(spec.values)]
-    needles = [needle_sentence(spec.value, keys[k], text) for k, text in hidden]
+    needles = [f"One of the special magic {spec.value} for {keys[k]} is: {text}." for k, text in hidden]
     if of_needles:
         order = rng.sample(range(len(needles)), len(needles))
         pieces, marked = [needles[i] for i in order], dict(enumerate(order))

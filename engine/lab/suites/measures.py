@@ -31,14 +31,9 @@ _CHINESE = (
 _ALL_PUNCTUATION = str.maketrans("", "", string.punctuation + _CHINESE)
 
 
-def without_articles(text: str) -> str:
-    """Without ASCII punctuation, the articles a, an, the, and repeated spaces; case is kept."""
-    return " ".join(_ARTICLES.sub(" ", text.translate(_PUNCTUATION)).split())
-
-
 def normalised(text: str) -> str:
     """SQuAD's normal form: lower case, no punctuation, no articles, single spaces."""
-    return without_articles(text.lower())
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def normalised_chinese(text: str) -> str:

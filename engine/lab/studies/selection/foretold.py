@@ -14,20 +14,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from routesparse.engine.calibrate.beside_dense import Text
-from routesparse.engine.runtime.replay import Keeping, replayed, row_figures, row_kl, stretches
+from routesparse.engine.runtime.replay import Keeping, replayed, row_figures, row_kl
 
 REPLAYED, OCTET = 32, 8
 DIGITS = 5
-
-
-def text_rows(tokens: int, count: int, seed: int) -> np.ndarray:
-    """int64 [count, REPLAYED]: the stretches; the last row of a text has no next token to be wrong about."""
-    return stretches(tokens - 1, count, REPLAYED, seed)
 
 
 def of_text(

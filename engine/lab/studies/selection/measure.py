@@ -34,7 +34,7 @@ from routesparse.engine.lab.studies.selection.methods import Method, learnt_on, 
 from routesparse.engine.lab.studies.selection.prompts import DEVELOPMENT_SEED, Item, Prompt, Prompts
 from routesparse.engine.lab.studies.selection.together import Asked, Prefilled, answers_together, decoded
 from routesparse.engine.models.load import LoadedModel
-from routesparse.engine.runtime.replay import Keeping
+from routesparse.engine.runtime.replay import Keeping, stretches
 
 SEARCH_ROWS = 256  # of a calibration prompt
 SEARCH_TOKENS, SEARCH_WINDOWS = 32_768, 2  # of MInference's offline search
@@ -110,7 +110,8 @@ class Bench(BesideDense):
         return numbers | {"score": score_all(self._decoded(ids), prompt.gold)}
 
     def _foretold(self, prompt: Prompt, run: Run) -> dict[str, Any]:
-        rows = foretold.text_rows(len(prompt.ids), self._stretches, prompt.seed).flatten()
+        # The last row of a text has no next token to be wrong about.
+        rows = stretches(len(prompt.ids) - 1, self._stretches, foretold.REPLAYED, prompt.seed).flatten()
         keeping = Keeping(run.router)
         _, numbers = self.beside_dense(prompt, Run(keeping, run.read))
         assert self._hidden is not None
