@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import datetime
 import hashlib
 import platform
 import subprocess
@@ -13,6 +14,11 @@ from pathlib import Path
 from routesparse.engine import paths
 
 PACKAGES = ("torch", "transformers", "triton", "numpy")
+
+
+def now() -> str:
+    """The time, UTC, as ISO 8601 to the second."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 @lru_cache(maxsize=1)

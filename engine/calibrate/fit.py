@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from routesparse.engine.calibrate.origin import now
 from routesparse.engine.calibrate.predictor_fit import fit_predictor
 from routesparse.engine.calibrate.prompts import Document, Window, cut, split_folds
 from routesparse.engine.calibration.artifact import Bucket, Calibration, CostModel, conformal_delta, stamp_of
@@ -27,7 +26,7 @@ from routesparse.engine.errors import CalibrationError
 from routesparse.engine.method.families import library_hash
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.predictor import ErrorPredictor
-from routesparse.engine.provenance import versions
+from routesparse.engine.provenance import now, versions
 
 CONFIDENCES = (0.9, 0.95, 0.99)
 GATE_ROUNDS = 2

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import datetime
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from routesparse.engine.device.names import device_name
-from routesparse.engine.provenance import git_commit, versions
+from routesparse.engine.provenance import git_commit, now, versions
 
 if TYPE_CHECKING:
     from routesparse.engine.models.load import LoadedModel
-
-
-def now() -> str:
-    """The time, UTC."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def origin(loaded: LoadedModel, command: str, seed: int) -> dict[str, Any]:

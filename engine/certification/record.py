@@ -11,7 +11,7 @@ from typing import Any
 
 from routesparse.engine.certificate_rows import MOST_TOKEN_TEXT, CertificateRecord, CertificateRow
 from routesparse.engine.certification.report import Certified
-from routesparse.engine.provenance import git_commit, versions
+from routesparse.engine.provenance import git_commit, now, versions
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def record_of(found: Certified, about: About) -> CertificateRecord:
     settings, verdict = found.settings, found.verdict
     certificate = CertificateRow(
         run_id=run_id,
-        created_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        created_at=now(),
         function=found.name,
         plan=found.plan,
         model=about.model,

@@ -30,6 +30,7 @@ from routesparse.engine.files.plain_files import open_plain, read_bounded
 from routesparse.engine.jobs.opening import FILE as QUEUE
 from routesparse.engine.operations import places
 from routesparse.engine.operations.places import Places
+from routesparse.engine.provenance import now
 from routesparse.engine.store.bundle import TEMPORARY_PREFIX
 from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.opening import open_lake
@@ -206,7 +207,7 @@ def _copy(at: Places, lake: LakeStore | None, partial: Path, target: Path) -> Ba
         for path in sorted(partial.rglob("*"))
         if path.is_file()
     }
-    made = Backup(VERSION, datetime.now(UTC).isoformat(timespec="seconds"), runs, jobs, files)
+    made = Backup(VERSION, now(), runs, jobs, files)
     (partial / MANIFEST).write_text(json.dumps(asdict(made), indent=1) + "\n", "utf-8")
     partial.rename(target)
     return made

@@ -6,7 +6,6 @@ shipped or cached one that fits, else measures a quick one (a few seconds on a C
 
 from __future__ import annotations
 
-import datetime
 import platform
 import re
 import statistics
@@ -35,6 +34,7 @@ from routesparse.engine.profiles.files import fitting, load_profile
 from routesparse.engine.profiles.plans import PlanCase, PromptPlans, Work, random_inputs, synthetic, work_of
 from routesparse.engine.profiles.shape import SHORT_NAMES, AttentionShape
 from routesparse.engine.progress import Progress, no_progress
+from routesparse.engine.provenance import now
 from routesparse.kernels.interface import sparse_attention
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def measure(
         setup_us=statistics.median(setups) if setups else 0.0,
         median_error=0.0,
         versions={"torch": torch.__version__, "python": platform.python_version()},
-        created_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        created_at=now(),
         command="routesparse profile",
     )
     source = SYNTHETIC

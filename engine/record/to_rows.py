@@ -22,7 +22,7 @@ from routesparse.engine.method.certificate import conformal_lower_mass, row_lowe
 from routesparse.engine.method.fallback import LayerBounds
 from routesparse.engine.method.records import ROUTING
 from routesparse.engine.method.router import admissible
-from routesparse.engine.provenance import git_commit, versions
+from routesparse.engine.provenance import git_commit, now, versions
 from routesparse.engine.record.block_reads import within_bytes
 from routesparse.engine.record.passes import PromptTrace, RunInfo, RunSettings
 from routesparse.engine.record.reasons import candidate_reason, choice_reason, climb_cause
@@ -192,7 +192,7 @@ def _run(
     covered = [a.covered for a in audits if a.covered is not None]
     return RunRow(
         run_id=run_id,
-        created_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        created_at=now(),
         model=info.model,
         model_revision=info.model_revision,
         tokenizer_hash=info.tokenizer_hash,

@@ -18,6 +18,7 @@ from routesparse.engine import paths
 from routesparse.engine.errors import BundleError, StoreError
 from routesparse.engine.files import plain_files
 from routesparse.engine.progress import Progress, no_progress
+from routesparse.engine.provenance import now
 from routesparse.engine.store import bundle, trash
 from routesparse.engine.store.duckdb_store import Origin, Store
 
@@ -27,17 +28,13 @@ _NAME_BYTES = 200  # of 255, with room for a number and ".txt"
 _STALE_SECONDS = 24 * 3600
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
 @dataclass(frozen=True)
 class Rejection:
     """A bundle that was set aside, or has to wait, and why."""
 
     name: str
     reason: str
-    rejected_at: str = field(default_factory=_now)  # ISO 8601, UTC
+    rejected_at: str = field(default_factory=now)  # ISO 8601, UTC
 
 
 @dataclass

@@ -24,11 +24,11 @@ from typing import Any
 import torch
 
 from routesparse.engine import paths
-from routesparse.engine.calibrate.origin import now
 from routesparse.engine.calibration import keeping_log
 from routesparse.engine.errors import InputError, ModelError
 from routesparse.engine.lab.bench.serving import WAYS, Engine, circumstances, read_text, text_files
 from routesparse.engine.models.files import resolve
+from routesparse.engine.provenance import now
 from routesparse.engine.runtime.vllm.settings import SWITCH, from_environment
 
 LONE = 16  # single requests of each way

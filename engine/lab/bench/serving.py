@@ -32,10 +32,9 @@ from typing import Any
 import torch
 
 from routesparse.engine import paths
-from routesparse.engine.calibrate.origin import now
 from routesparse.engine.device.names import device_name
 from routesparse.engine.errors import InputError
-from routesparse.engine.provenance import git_commit, versions
+from routesparse.engine.provenance import git_commit, now, versions
 from routesparse.engine.runtime.vllm.settings import SWITCH
 from routesparse.engine.stats.paired import Draws, interval
 from routesparse.engine.store.bundle import verified_tables

@@ -15,8 +15,7 @@ from typing import Any
 
 import torch
 
-from routesparse.engine.calibrate.origin import now
-from routesparse.engine.provenance import git_commit, versions
+from routesparse.engine.provenance import git_commit, now, versions
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ import numpy as np
 import pandas as pd
 
 from routesparse.engine import paths
-from routesparse.engine.calibrate.origin import now
 from routesparse.engine.errors import InputError
 from routesparse.engine.files.plain_files import read_json
 from routesparse.engine.lab import study
@@ -30,7 +29,7 @@ from routesparse.engine.lab.runner.prepare import all_prepared
 from routesparse.engine.lab.runner.steps import screened
 from routesparse.engine.lab.suites import pg19
 from routesparse.engine.lab.suites.registry import find
-from routesparse.engine.provenance import git_commit, versions
+from routesparse.engine.provenance import git_commit, now, versions
 from routesparse.engine.results.evaluations import MOST_BYTES, read
 from routesparse.engine.stats import paired
 from routesparse.engine.stats.clusters import FEWEST_CLUSTERS

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from routesparse.engine.calibrate.origin import now
 from routesparse.engine.calibration import keeping_log
 from routesparse.engine.calibration.keeping import Kept, State
 from routesparse.engine.lab.bench import kept
+from routesparse.engine.provenance import now
 
 TARGET = 0.01
 
