@@ -19,12 +19,16 @@ UNIT = ["run_id", "layer", "head", "segment", "batch_index"]
 
 
 def drawn(units: pd.DataFrame) -> pd.DataFrame:
-    """At most MOST_DRAWN units for a scatter: every one below a claim, and a fixed random choice of the others."""
-    if len(units) <= MOST_DRAWN:
-        return units
-    below = (units["covered"] == False) | (units["violations"] > 0)  # noqa: E712  NULL is not below
-    rest = units[~below].sample(max(0, MOST_DRAWN - int(below.sum())), random_state=0)
-    return pd.concat([units[below], rest]).sort_index()
+    """The units of a scatter, every one below a claim among them."""
+    return few(units, (units["covered"] == False) | (units["violations"] > 0))  # noqa: E712  NULL is not below
+
+
+def few(rows: pd.DataFrame, kept: pd.Series) -> pd.DataFrame:
+    """At most MOST_DRAWN rows: all that are ``kept``, and a fixed random choice of the others."""
+    if len(rows) <= MOST_DRAWN:
+        return rows
+    rest = rows[~kept].sample(max(0, MOST_DRAWN - int(kept.sum())), random_state=0)
+    return pd.concat([rows[kept], rest]).sort_index()
 
 
 def error_figure(units: pd.DataFrame, theme: design.Theme) -> dict[str, Any]:

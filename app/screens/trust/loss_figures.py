@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from routesparse.app.screens.trust import figures
 from routesparse.app.ui import design, numbers, plot
 from routesparse.engine.export.plain_text import visible
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import frames, queries
 from routesparse.engine.store.word_queries import Words
 
-MOST_DRAWN = 600
 _LOG_FROM = 10.0  # times between the smallest and the largest loss
 _ROOM = 1.3  # times beyond the outermost losses
 _LONGEST = 90  # characters of a stretch
@@ -79,12 +79,8 @@ def held(runs: pd.DataFrame) -> pd.Series:
 def against_truth(runs: pd.DataFrame, theme: design.Theme) -> dict[str, Any]:
     """True loss over predicted, on logarithmic axes, and from y = x up to each run's bound. runs: rows of queries.runs
     whose losses are above 0; those beyond their bound are all drawn."""
+    runs = figures.few(runs, ~held(runs))
     within = held(runs)
-    if len(runs) > MOST_DRAWN:
-        beyond = runs[~within]
-        rest = runs[within].sample(min(int(within.sum()), max(0, MOST_DRAWN - len(beyond))), random_state=0)
-        runs = pd.concat([beyond, rest]).sort_index()
-        within = held(runs)
     values = runs[["loss_nats", "loss_true", "loss_bound"]].astype(float)
     values.loc[runs["loss_alarm"].fillna(False).astype(bool), "loss_bound"] = np.nan  # it does not hold there
     ends = float(values.min().min()) / _ROOM, float(values.max().max()) * _ROOM

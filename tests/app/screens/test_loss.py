@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from routesparse.app.screens.trust import loss_card, loss_figures
+from routesparse.app.screens.trust import figures, loss_card, loss_figures
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design
 from routesparse.engine.store import bundle, queries, word_queries
@@ -124,7 +124,7 @@ def test_without_both_losses_the_scatter_says_how_to_get_a_point(home, record, o
 
 
 def test_runs_beyond_their_bound_are_always_drawn_and_told_by_colour_and_shape():
-    count = loss_figures.MOST_DRAWN + 50
+    count = figures.MOST_DRAWN + 50
     runs = pd.DataFrame(
         {
             "run_id": [f"{i:016x}" for i in range(count)],
@@ -138,7 +138,7 @@ def test_runs_beyond_their_bound_are_always_drawn_and_told_by_colour_and_shape()
     runs["loss_true"] = runs["loss_nats"].where(runs.index > 2, 3 * runs["loss_nats"])
     drawn = loss_figures.against_truth(runs, design.LIGHT)
     within, beyond = (mark for mark in drawn["marks"] if mark["kind"] == "points")
-    assert len(beyond["x"]) == 3 and len(within["x"]) == loss_figures.MOST_DRAWN - 3
+    assert len(beyond["x"]) == 3 and len(within["x"]) == figures.MOST_DRAWN - 3
     assert (within["symbol"], beyond["symbol"]) == ("circle", "diamond")
     told = loss_card.how_many_held(runs)
     assert told == (
