@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
+import json
 import shutil
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -28,17 +29,19 @@ from routesparse.engine.method.families import library_hash
 from routesparse.engine.models.files import revision_of
 from routesparse.engine.store import bundle, spool
 from routesparse.engine.store.duckdb_store import Store
+from tests.engine.store import factory as store_factory
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-FACTORY = REPOSITORY / "tests" / "engine" / "store" / "factory.py"
+ANN, BOB = ({"is_logged_in": True, "iss": "https://login.example", "sub": sub} for sub in ("ann", "bob"))
 
 
 def _told(page: AppTest) -> str:
-    assert not page.exception
+    assert not page.exception, page.exception[0].stack_trace
     return " ".join(str(element.proto.body) for element in page.get("html"))
 
 
 AppTest.told = property(_told, doc="All HTML that a page, which must not have failed, shows.")
+AppTest.words = property(lambda page: unescape(_told(page)), doc="``told`` with & for &amp; and so on.")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -72,10 +75,7 @@ def own_main_module():
 @pytest.fixture(scope="session")
 def factory():
     """The module that makes synthetic runs."""
-    spec = importlib.util.spec_from_file_location("store_factory", FACTORY)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return store_factory
 
 
 @pytest.fixture(scope="session")
@@ -147,6 +147,23 @@ def stored(record, factory, tmp_path_factory):
     assert len(spool.ingest_spool(store, stored / "spool").ingested) == 2
     store.close()
     return stored, waiting
+
+
+@pytest.fixture
+def spooled(home, record, factory):
+    """spooled(run_id, of, run, config, **tables): a run like ``record``, but for these, is in the spool; returns it."""
+
+    def write(run_id=None, of=record, run=None, config=None, **tables):
+        if config:
+            run = {**(run or {}), "config_json": json.dumps(json.loads(of.run.config_json) | config)}
+        if run:
+            tables["run"] = replace(of.run, **run)
+        made = replace(of, **tables)
+        made = factory.rename(made, run_id) if run_id else made
+        bundle.write_bundle(made, home / "spool")
+        return made
+
+    return write
 
 
 @pytest.fixture

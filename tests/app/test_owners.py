@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -12,10 +10,9 @@ from routesparse.app.shell import identity
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.store import bundle
+from tests.app.conftest import ANN, BOB, REPOSITORY
 
-APP = Path(__file__).resolve().parents[2] / "app"
-ANN = {"is_logged_in": True, "iss": "https://login.example", "sub": "ann"}
-BOB = {"is_logged_in": True, "iss": "https://login.example", "sub": "bob"}
+APP = REPOSITORY / "app"
 ANNS, BOBS, THIRD = "3f9a1c20d4e5b678", "c0de17aa90e1f003", "7777777790e1f007"
 SWEEP = "5eeb5eeb5eeb5eeb"  # of both: a link to it leads each to their own
 # What is Ann's alone; none of it may reach Bob's browser.
@@ -29,31 +26,31 @@ def digest(claims):
 
 
 def everything(page) -> str:
-    """All that a page sends to the browser, widgets' options and tables included."""
+    """All that a page, which must not have failed, sends to the browser, widgets' options and tables included."""
+    assert not page.exception
     tables = "".join(table.value.to_csv() for table in page.dataframe)
     shown = tables + "".join(str(element.proto) for element in page._tree if hasattr(element, "proto"))
     return re.sub(r'uuid: "\w+"|#T_\w+?_row', "", shown)  # by chance, of a table's styles
 
 
 @pytest.fixture
-def shared(home, record, factory, login):
+def shared(home, record, factory, spooled, login):
     """A dashboard with a login; Ann has a run (the newest), a job and a rejected bundle of it, Bob has one run."""
     login()
     bobs = factory.make_record(
         BOBS, name="bobs.txt", domain="code", layers=4, heads=4, tokens=4096, probe_columns=32, prompt=False
     )
-    bundle.write_bundle(replace(bobs, run=replace(bobs.run, owner=digest(BOB), sweep=SWEEP)), home / "spool")
-    run = replace(
-        record.run,
-        owner=digest(ANN),
-        sweep=SWEEP,
-        prompt_name="anns-ledger.txt",
-        domain="anns-domain",
-        profile="anns-profile",
-        device="anns-device",
-        created_at="2026-11-21T23:00:00Z",
-    )
-    bundle.write_bundle(replace(record, run=run), home / "spool")
+    spooled(of=bobs, run={"owner": digest(BOB), "sweep": SWEEP})
+    run = {
+        "owner": digest(ANN),
+        "sweep": SWEEP,
+        "prompt_name": "anns-ledger.txt",
+        "domain": "anns-domain",
+        "profile": "anns-profile",
+        "device": "anns-device",
+        "created_at": "2026-11-21T23:00:00Z",
+    }
+    spooled(run=run)
     queue = JobQueue(home)
     hers = queue.of(digest(ANN))
     job_id = hers.submit(RunRequest(label="anns-job.txt"), "tonnage, pier by pier")
@@ -73,9 +70,8 @@ def shared(home, record, factory, login):
     ],
 )
 def test_page_of_bob_s_holds_nothing_of_ann_s(shared, open_page, name, query):
-    page = open_page(name, BOB, **query)
-    assert not page.exception
-    shown = everything(page).replace(ANNS, "")  # in full only where Bob's own link named it
+    shown = everything(open_page(name, BOB, **query))
+    shown = shown.replace(ANNS, "")  # in full only where Bob's own link named it
     assert len(shown) > 500
     assert [mark for mark in MARKS if mark in shown] == []
 
@@ -83,9 +79,7 @@ def test_page_of_bob_s_holds_nothing_of_ann_s(shared, open_page, name, query):
 @pytest.mark.parametrize("name", [*OF_A_RUN, "runs"])
 def test_the_same_page_shows_ann_hers(shared, open_page, name):
     """So that the test above can't pass because marks are never shown."""
-    page = open_page(name, ANN)
-    assert not page.exception
-    shown = everything(page)
+    shown = everything(open_page(name, ANN))
     assert [mark for mark in MARKS if mark in shown]
     assert "bobs.txt" not in shown and "90e1f003" not in shown
 
@@ -95,9 +89,7 @@ def test_link_to_ann_s_run_is_to_bob_like_one_to_no_run(shared, open_page, name)
     key = "from" if name == "new_run" else "run"
     shown = []
     for run_id in (ANNS, "deadbeefdeadbeef"):
-        page = open_page(name, BOB, **{key: run_id})
-        assert not page.exception
-        html = " ".join(str(element.proto.body) for element in page.get("html"))
+        html = open_page(name, BOB, **{key: run_id}).told
         assert "is stored here" in html
         shown.append(html.replace(run_id, "RUN"))
     assert shown[0] == shown[1]

@@ -16,11 +16,9 @@ RUN = "3f9a1c20d4e5b678"
 
 
 @pytest.fixture
-def certified(waiting, factory):
+def certified(waiting, spooled, factory):
     """The two runs, and a certificate of a plan."""
-    record = factory.make_certificate()
-    bundle.write_bundle(record, waiting / "spool")
-    return record
+    spooled(of=factory.make_certificate())
 
 
 def test_verdict_figures_worst_heads_and_what_they_do_not_say(certified, open_page):
@@ -39,19 +37,18 @@ def test_verdict_figures_worst_heads_and_what_they_do_not_say(certified, open_pa
     assert "Xeon" in told and "float32" in told
 
 
-def test_named_rows_stand_in_a_table_of_their_own_and_bound_nothing(certified, waiting, factory, open_page):
+def test_named_rows_stand_in_a_table_of_their_own_and_bound_nothing(certified, spooled, factory, open_page):
     told = open_page("trust", run=ID).told
     table = told[told.index("Rows that were named") :].partition("</table>")[0]
     assert "no bound for any other row" in table and "no claim counts them" in table
     assert '<bdi>last:8</bdi></td><td class="l"><bdi>all 8' in table
     assert table.index("“w4095”") < table.index("“w4094”"), "the worst token first"
-    none = replace(factory.make_certificate("20261102-1"), named=())
-    bundle.write_bundle(none, waiting / "spool")
+    spooled(of=factory.make_certificate("20261102-1"), named=())
     assert "Rows that were named" not in open_page("trust", run="20261102-1").told
 
 
-def test_a_plan_s_mass_and_keys_are_maps_and_a_function_has_none(certified, waiting, factory, open_page):
-    bundle.write_bundle(factory.make_certificate("20261102-1", plan=None), waiting / "spool")
+def test_a_plan_s_mass_and_keys_are_maps_and_a_function_has_none(certified, spooled, factory, open_page):
+    spooled(of=factory.make_certificate("20261102-1", plan=None))
     for metric in ("mass", "hit_rate"):
         page = open_page("trust", run=ID, metric=metric)
         assert not page.exception and page.get("bidi_component")
@@ -62,47 +59,35 @@ def test_a_plan_s_mass_and_keys_are_maps_and_a_function_has_none(certified, wait
     assert "Exact up to rounding" in told and "Largest key read" not in told and "rs-verdict green" in told
 
 
-def test_a_broken_output_is_red_and_its_infinite_error_is_drawn(home, factory, open_page):
+def test_a_broken_output_is_red_and_its_infinite_error_is_drawn(spooled, factory, open_page):
     record = factory.make_certificate(verdict="broken", sentence="3 of 1,024 sampled rows hold NaN or Inf")
     claims = tuple(
         replace(one, largest_error=float("inf")) if one.head in (None, 3) else one for one in record.claims
     )
-    bundle.write_bundle(replace(record, claims=claims), home / "spool")
+    spooled(of=record, claims=claims)
     page = open_page("trust", run=ID, metric="largest_error")
     assert "rs-verdict red" in page.told and "<td>inf</td>" in page.told
 
 
 @pytest.mark.parametrize(("tolerance", "colour"), [(None, "amber"), (0.05, "red")])
-def test_a_tolerance_that_is_not_kept_is_red(home, factory, open_page, tolerance, colour):
-    bundle.write_bundle(factory.make_certificate(tolerance=tolerance), home / "spool")
+def test_a_tolerance_that_is_not_kept_is_red(spooled, factory, open_page, tolerance, colour):
+    spooled(of=factory.make_certificate(tolerance=tolerance))
     assert f"rs-verdict {colour}" in open_page("trust").told
 
 
-def test_without_runs_the_newest_certificate_is_shown(home, factory, open_page):
-    bundle.write_bundle(factory.make_certificate(), home / "spool")
-    assert "Certificate of <bdi>window=256</bdi>" in open_page("trust").told
-
-
-def test_hostile_names_stay_text(home, factory, open_page):
+def test_hostile_names_stay_text(spooled, factory, open_page):
     hostile = "<script>alert(1)</script>"
-    bundle.write_bundle(factory.make_certificate(plan=hostile, prompt_name=hostile), home / "spool")
+    spooled(of=factory.make_certificate(plan=hostile, prompt_name=hostile))
     for page in (open_page("trust"), open_page("runs")):
         assert not page.exception and hostile not in page.told
 
 
-@pytest.mark.parametrize("name", ["routing_map", "text"])
+@pytest.mark.parametrize("name", ["routing_map", "text", "compare"])
 def test_pages_about_a_run_say_that_it_is_a_certificate(certified, open_page, name):
-    page = open_page(name, run="ce47f1ca")
-    told = page.told
-    assert "This is a certificate of window=256; no routing was recorded" in told
-    assert "trust?run=ce47f1ca" in told, "the way to its page"
-
-
-def test_compare_says_so_and_links(certified, open_page):
-    page = open_page("compare", runs=f"ce47f1ca,{RUN}")
-    told = page.told
+    query = {"runs": f"ce47f1ca,{RUN}"} if name == "compare" else {"run": "ce47f1ca"}
+    told = open_page(name, **query).told
     assert "is a certificate of window=256; no routing was recorded" in told
-    assert "trust?run=ce47f1ca" in told
+    assert "trust?run=ce47f1ca" in told, "the way to its page"
 
 
 def test_runs_lists_certificates_apart_from_runs(certified, open_page):
@@ -125,10 +110,11 @@ def test_a_deleted_certificate_can_be_restored(certified, open_page):
     assert certificate_queries.newest(access().store) == ID
 
 
-def test_certificates_alone_are_listed_too(home, factory, open_page):
-    bundle.write_bundle(factory.make_certificate(), home / "spool")
+def test_certificates_alone_are_listed_and_shown_too(spooled, factory, open_page):
+    spooled(of=factory.make_certificate())
     page = open_page("runs")
-    assert not page.exception and "No runs yet" in page.told and len(page.dataframe) == 1
+    assert "No runs yet" in page.told and len(page.dataframe) == 1
+    assert "Certificate of <bdi>window=256</bdi>" in open_page("trust").told
 
 
 def test_audit_says_the_run_s_own_claim(filled, record, open_page):
@@ -138,19 +124,18 @@ def test_audit_says_the_run_s_own_claim(filled, record, open_page):
     assert claim(rows, False, 0.95, worst) not in open_page("trust", run=RUN, scope="all").told
 
 
-def test_the_command_of_a_certificate_names_the_run_s_model(home, record, open_page):
+def test_the_command_of_a_certificate_names_the_run_s_model(home, spooled, open_page):
     (home / "models" / "tiny").mkdir(parents=True)
-    bundle.write_bundle(replace(record, run=replace(record.run, model="tiny")), home / "spool")
-    assert (
-        f"--method routesparse --model {home}/models/tiny" in open_page("trust", run=RUN, details="true").told
-    )
+    spooled(run={"model": "tiny"})
+    html = open_page("trust", run=RUN, details="true").told
+    assert f"--method routesparse --model {home}/models/tiny" in html
 
 
 @pytest.mark.parametrize("run_id", [RUN, "c0de17aa90e1f003"], ids=["audited", "not audited"])
-def test_audit_lists_the_certificates_of_the_run_s_prompt(waiting, factory, open_page, run_id):
+def test_audit_lists_the_certificates_of_the_run_s_prompt(waiting, spooled, factory, open_page, run_id):
     run = bundle.read_bundle(waiting / "spool" / run_id).run
     same = {"prompt_sha256": run.prompt_sha256, "model_revision": run.model_revision}
-    bundle.write_bundle(factory.make_certificate(**same), waiting / "spool")
+    spooled(of=factory.make_certificate(**same))
     told = open_page("trust", run=run_id, details="true").told
     assert 'href="trust?run=ce47f1ca"' in told and "<bdi>window=256</bdi>" in told
 

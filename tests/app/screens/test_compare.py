@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 
@@ -13,22 +12,17 @@ from routesparse.app.screens.compare import conclusion
 from routesparse.app.shell.access import access
 from routesparse.app.ui import numbers
 from routesparse.engine.export.plain_text import visible
-from routesparse.engine.store import bundle, queries
+from routesparse.engine.store import queries
 from routesparse.engine.store.labels import Label
 
 RUN, AGAIN, CODE = "3f9a1c20d4e5b678", "77771c20aaaa5679", "c0de17aa90e1f003"
 
 
 @pytest.fixture
-def three(waiting, factory):
+def three(waiting, factory, spooled):
     """A run, the same prompt under other settings, and (from ``waiting``) a run of another prompt."""
-    again = factory.make_record(
-        AGAIN, layers=4, heads=4, tokens=4096, probe=False, prompt=False, hardness=0.5, seed=3, audit=True
-    )
-    config = json.loads(again.run.config_json)
-    run = replace(again.run, tau=0.85, config_json=json.dumps({**config, "tau": 0.85}))
-    bundle.write_bundle(replace(again, run=run), waiting / "spool")
-    return waiting
+    shape = {"layers": 4, "heads": 4, "tokens": 4096, "probe": False, "prompt": False, "hardness": 0.5}
+    spooled(of=factory.make_record(AGAIN, seed=3, **shape), run={"tau": 0.85}, config={"tau": 0.85})
 
 
 def test_two_runs_of_the_same_prompt_are_paired(three, open_page):
@@ -57,20 +51,17 @@ def test_a_mixed_set_names_the_unpaired_ones(three, open_page):
     assert "<b>router</b>" not in html
 
 
-def test_run_without_a_calibration_or_domain_shows_a_dash(home, record, factory, open_page):
-    bundle.write_bundle(record, home / "spool")
-    plain = factory.rename(record, AGAIN)
-    bundle.write_bundle(replace(plain, run=replace(plain.run, calibration=None, domain=None)), home / "spool")
+def test_run_without_a_calibration_or_domain_shows_a_dash(spooled, open_page):
+    spooled()
+    spooled(AGAIN, run={"calibration": None, "domain": None})
     html = open_page("compare", runs=f"{RUN},{AGAIN}").told
     table = html[html.index("against the baseline") :].split("</table>")[0]
     assert "nan" not in table and "None" not in table and table.count('class="l twice no">–</td>') == 2
 
 
-def test_heads_of_two_models_are_not_set_against_each_other(home, record, factory, open_page):
-    bundle.write_bundle(record, home / "spool")
-    again = factory.rename(record, AGAIN)
-    run = replace(again.run, model="other", model_revision="0123456789abcdef")
-    bundle.write_bundle(replace(again, run=run), home / "spool")
+def test_heads_of_two_models_are_not_set_against_each_other(spooled, open_page):
+    spooled()
+    spooled(AGAIN, run={"model": "other", "model_revision": "0123456789abcdef"})
     html = open_page("compare", runs=f"{RUN},{AGAIN}").told
     assert "Two models have no head in common" in html and "other, revision 01234567" in html
     assert "What differs, head by head" not in html and "unpaired" in html.lower()
@@ -83,15 +74,10 @@ def test_equal_settings_are_hidden(three, open_page):
     assert '<td class="l">confidence</td>' not in card and "equal settings are hidden" in card
 
 
-def test_the_settings_that_differ_name_the_target_and_no_price_that_was_not_read(
-    home, record, factory, open_page
-):
-    bundle.write_bundle(record, home / "spool")
-    again = factory.rename(record, AGAIN)
-    config = json.dumps({**json.loads(again.run.config_json), "policy": "priced", "price": 2.8})
-    changed = {"policy": "priced", "price": 2.8, "tau_layer": 0.3, "tuned_price": "prose-kl"}
-    run = replace(again.run, **changed, config_json=config)
-    bundle.write_bundle(replace(again, run=run), home / "spool")
+def test_the_settings_that_differ_name_the_target_and_no_price_that_was_not_read(spooled, open_page):
+    spooled()
+    config = {"policy": "priced", "price": 2.8}
+    spooled(AGAIN, run={**config, "tau_layer": 0.3, "tuned_price": "prose-kl"}, config=config)
     html = open_page("compare", runs=f"{RUN},{AGAIN}").told
     card = html[html.index("Settings that differ") :]
     for setting, told in (("price", "2.8"), ("quality target", "prose-kl")):
@@ -147,12 +133,9 @@ def test_sides_are_named_by_what_differs(three, open_page):
     assert "τ 0.90 · baseline" in page.told and "d4e5b678 · baseline" not in page.told
 
 
-def test_runs_with_the_same_settings_are_named_by_their_time_or_the_owner_s_name(
-    home, record, factory, open_page
-):
-    for run_id, made in ((RUN, record.run.created_at), (AGAIN, "2026-11-21T09:30:00Z")):
-        again = factory.rename(record, run_id)
-        bundle.write_bundle(replace(again, run=replace(again.run, created_at=made)), home / "spool")
+def test_runs_with_the_same_settings_are_named_by_their_time_or_the_owner_s_name(spooled, open_page):
+    spooled()
+    spooled(AGAIN, run={"created_at": "2026-11-21T09:30:00Z"})
     options = open_page("compare", runs=f"{RUN},{AGAIN}").selectbox(key="baseline-choice").options
     assert options == ["2026-11-20 00:12:31", "2026-11-21 09:30:00"]
     access().store.set_label(AGAIN, Label("second <i>try</i>"))
@@ -185,21 +168,17 @@ def test_the_page_begins_with_what_the_comparison_comes_to(three, open_page):
     )
 
 
-def test_budgets_whose_names_grew_are_no_other_choice(home, record, factory, open_page):
+def test_budgets_whose_names_grew_are_no_other_choice(spooled, record, open_page):
     """A release may name budgets otherwise; what is read is the same."""
-    bundle.write_bundle(record, home / "spool")
-    again = factory.rename(record, AGAIN)
-    longer = tuple(replace(one, budget=f"{one.budget}, as of 2") for one in again.choices)
-    bundle.write_bundle(replace(again, choices=longer), home / "spool")
+    spooled()
+    spooled(AGAIN, choices=tuple(replace(one, budget=f"{one.budget}, as of 2") for one in record.choices))
     told = concluded(open_page("compare", runs=f"{RUN},{AGAIN}"))
     assert "same routing, all 32 units read as in the baseline, with the same settings" in told
 
 
-def test_the_same_routing_is_called_so_and_names_what_differs(home, record, factory, open_page):
-    bundle.write_bundle(record, home / "spool")
-    again = factory.rename(record, AGAIN)
-    worse = replace(again.run, calibration="code", top1_agreement=0.0, kl_nats=0.2)
-    bundle.write_bundle(replace(again, run=worse), home / "spool")
+def test_the_same_routing_is_called_so_and_names_what_differs(spooled, open_page):
+    spooled()
+    spooled(AGAIN, run={"calibration": "code", "top1_agreement": 0.0, "kl_nats": 0.2})
     told = concluded(open_page("compare", runs=f"{RUN},{AGAIN}"))
     assert (
         "same routing, all 32 units read as in the baseline" in told and "what differs: calibration" in told
@@ -210,14 +189,9 @@ def test_the_same_routing_is_called_so_and_names_what_differs(home, record, fact
 @pytest.mark.parametrize(
     ("segments", "tokens", "paired"), [(2, 3072, False), (4, 1024, False), (2, 2048, True)]
 )
-def test_units_of_other_segments_are_not_called_the_same(
-    home, record, factory, open_page, segments, tokens, paired
-):
-    for run_id, count, length in ((RUN, 2, 2048), (AGAIN, segments, tokens)):
-        named = factory.rename(record, run_id)
-        config = json.dumps({**json.loads(named.run.config_json), "segment_tokens": length})
-        run = replace(named.run, segments=count, config_json=config)
-        bundle.write_bundle(replace(named, run=run), home / "spool")
+def test_units_of_other_segments_are_not_called_the_same(spooled, open_page, segments, tokens, paired):
+    spooled(run={"segments": 2}, config={"segment_tokens": 2048})
+    spooled(AGAIN, run={"segments": segments}, config={"segment_tokens": tokens})
     told = concluded(open_page("compare", runs=f"{RUN},{AGAIN}"))
     assert ("same routing, all 32 units" in told) == paired
     assert ("segments differ, so units can’t be paired" in told) != paired
@@ -259,12 +233,10 @@ def test_a_ratio_of_times_needs_repeats_and_a_difference_beyond_their_spread(bas
     assert conclusion.time_words(np.array(base), np.array(other)) == told
 
 
-def test_repeats_have_the_same_settings_and_two_of_them_are_the_noise(home, record, factory, open_page):
+def test_repeats_have_the_same_settings_and_two_of_them_are_the_noise(spooled, open_page):
     made = {RUN: (0.9, 3000.0), AGAIN: (0.9, 3030.0), CODE: (0.85, 2000.0)}
     for run_id, (tau, total_ms) in made.items():
-        named = factory.rename(record, run_id)
-        run = replace(named.run, tau=tau, total_ms=total_ms, budget=None)
-        bundle.write_bundle(replace(named, run=run), home / "spool")
+        spooled(run_id, run={"tau": tau, "total_ms": total_ms, "budget": None})
     html = open_page("compare", runs=f"{RUN},{AGAIN},{CODE}", baseline=RUN).told
     assert "+30.0 ms; same settings: this is noise, 30.0 ms over 2 runs" in html
     store = access().store

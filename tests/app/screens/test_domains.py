@@ -21,25 +21,23 @@ from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.models.files import revision_of
 from routesparse.engine.models.rope import RopeScaling
 from routesparse.engine.stats.domains import Finding
-from routesparse.engine.store import bundle, checks, domain_queries
+from routesparse.engine.store import checks, domain_queries
 from tests.app.conftest import REPOSITORY
 
 TEXT = "The harbour master weighed the ledger. " * 60
 
 
 @pytest.fixture
-def put(home, record, factory):
+def put(spooled, record):
     """put(number, domain, scale, **changes): a run of a prompt of its own whose first head reads ``scale`` times."""
 
     def write(number: int, domain: str | None, scale: float = 1.0, **changes: object) -> str:
-        made = factory.rename(record, f"{number:04x}aaaa{number:04x}bbbb")
-        run = replace(made.run, domain=domain, prompt_sha256=f"{number:064x}", **changes)
+        run = {"domain": domain, "prompt_sha256": f"{number:064x}", **changes}
         choices = tuple(
             replace(one, density=scale * 0.2 if (one.layer, one.head) == (0, 0) else 0.3)
-            for one in made.choices
+            for one in record.choices
         )
-        bundle.write_bundle(replace(made, run=run, choices=choices), home / "spool")
-        return run.run_id
+        return spooled(f"{number:04x}aaaa{number:04x}bbbb", run=run, choices=choices).run.run_id
 
     return write
 

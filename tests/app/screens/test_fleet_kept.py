@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from html import unescape
 
 import pytest
 
@@ -11,15 +10,12 @@ from routesparse.app.screens.fleet import kept
 from routesparse.app.ui import design
 from routesparse.engine.calibration import keeping_log
 from routesparse.engine.calibration.keeping import PATIENCE, Kept, State
+from tests.app.conftest import ANN
 
 TARGET = 0.01
 FIRST = Kept(
     "2026-11-18T10:00:00+00:00", "r", "<b>m</b>", "abc", TARGET, "code", 0.25, 0.004, None, State(0.26, 0.004)
 )
-
-
-def text_of(page):
-    return unescape(" ".join(str(element.proto.body) for element in page.get("html")))
 
 
 @pytest.fixture
@@ -37,15 +33,14 @@ def log(home):
 
 def test_a_log_is_shown_by_day_against_its_target_with_its_alarms(log, open_page):
     page = open_page("fleet")
-    assert not page.exception
-    html = text_of(page)
+    html = page.words
     assert "<b>m</b></bdi>: loss target 0.01" in html and "n = 5 requests" in html
     assert f"For more than {PATIENCE} requests the mean loss 0.013 lies beyond 1.2 targets of 0.01." in html
     assert "on a bound" not in html
     days = kept.by_day(kept.frame(keeping_log.read(log))).set_index("day")
     assert list(days["of the target"]) == ["60 %", "150 %"] and list(days["requests in alarm"]) == ["0", "1"]
     assert days.loc["2026-11-19", "prices"] == "0.5 to 0.5" and "n = 1" in days.loc["2026-11-19", "measured"]
-    assert "<b>m</b>" not in " ".join(str(part.proto.body) for part in page.get("html"))
+    assert "<b>m</b>" not in page.told
 
 
 def test_the_chart_has_losses_their_mean_the_target_and_the_price(log):
@@ -57,20 +52,19 @@ def test_the_chart_has_losses_their_mean_the_target_and_the_price(log):
 
 
 def test_without_a_log_the_page_says_how_to_get_one(home, open_page):
-    html = text_of(open_page("fleet"))
+    html = open_page("fleet").words
     assert "ROUTESPARSE_VLLM_KEEP=1" in html and "loss target 0.01" not in html
 
 
 def test_a_damaged_log_is_named(log, open_page):
     log.write_text('\n{"state": {"corrections": {}}}')
     page = open_page("fleet")
-    assert not page.exception and "m-0.01.jsonl: time is missing; move the file away" in text_of(page)
+    assert "m-0.01.jsonl: time is missing; move the file away" in page.words
 
 
 def test_a_log_is_nobodys_on_a_dashboard_with_a_login(log, open_page, login):
     login()
-    ann = {"is_logged_in": True, "iss": "https://login.example", "sub": "ann"}
-    assert "loss target 0.01" not in text_of(open_page("fleet", user=ann))
+    assert "loss target 0.01" not in open_page("fleet", user=ANN).words
 
 
 @pytest.mark.parametrize(("mean", "side"), [(0.004, "below"), (0.02, "above")])

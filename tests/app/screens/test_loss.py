@@ -12,22 +12,18 @@ import pytest
 from routesparse.app.screens.trust import figures, loss_card, loss_figures
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design
-from routesparse.engine.store import bundle, queries, word_queries
+from routesparse.engine.store import queries, word_queries
 
 RUN, OTHER, OLD = "3f9a1c20d4e5b678", "10551055aaaa0001", "01d001d0bbbb0002"
-NONE = {"loss_nats": None, "loss_bound": None, "loss_fit": None, "loss_alarm": None, "loss_ms": None}
+NONE = dict.fromkeys(("loss_nats", "loss_bound", "loss_fit", "loss_alarm", "loss_ms"))
 
 
 @pytest.fixture
-def runs(home, record, factory):
+def runs(spooled):
     """A run within its bound, one beyond it, and one of a version that predicted nothing."""
-    bundle.write_bundle(record, home / "spool")
-    beyond = factory.rename(record, OTHER)
-    run = replace(beyond.run, loss_nats=0.002, loss_bound=0.004, loss_target=0.003)
-    bundle.write_bundle(replace(beyond, run=run), home / "spool")
-    old = factory.rename(record, OLD)
-    bundle.write_bundle(replace(old, run=replace(old.run, **NONE), losses=()), home / "spool")
-    return home
+    spooled()
+    spooled(OTHER, run={"loss_nats": 0.002, "loss_bound": 0.004, "loss_target": 0.003})
+    spooled(OLD, run=NONE, losses=())
 
 
 def test_trust_says_what_was_predicted_what_is_true_and_by_what(runs, record, open_page):
@@ -59,8 +55,8 @@ def test_a_model_without_a_fit_is_told_and_nothing_is_said_of_the_truth(filled, 
     assert "at the replayed rows, within" not in html and "◆" not in html.split("Evidence: kept mass")[0]
 
 
-def test_where_the_alarm_rings_no_page_gives_the_bound_as_one(home, record, open_page):
-    bundle.write_bundle(replace(record, run=replace(record.run, loss_alarm=True)), home / "spool")
+def test_where_the_alarm_rings_no_page_gives_the_bound_as_one(spooled, open_page):
+    spooled(run={"loss_alarm": True})
     html = open_page("trust", run=RUN).told
     assert "no bound</b><small>rows unlike the fit’s" in html and ">at most<" not in html
     assert "the bound." not in html and "at most 0.0130" not in html
@@ -68,21 +64,20 @@ def test_where_the_alarm_rings_no_page_gives_the_bound_as_one(home, record, open
     assert "loss_bound" not in open_page("runs").dataframe[0].value
 
 
-def test_a_bound_that_a_fit_could_not_give_is_told_with_its_reason(home, record, open_page):
-    bundle.write_bundle(replace(record, run=replace(record.run, loss_bound=None)), home / "spool")
+def test_a_bound_that_a_fit_could_not_give_is_told_with_its_reason(spooled, open_page):
+    spooled(run={"loss_bound": None})
     for page in ("trust", "routing_map"):
         html = open_page(page, run=RUN).told
         assert "too few texts, or is of runs routed otherwise" in html and "unlike the fit" not in html
 
 
 def test_the_worst_stretches_are_shown_as_text_and_as_nothing_where_it_was_not_kept(
-    home, record, factory, open_page
+    spooled, record, open_page
 ):
     hostile = record.prompt.text.replace(record.prompt.text[0], "<", 1)
-    kept = replace(record, prompt=replace(record.prompt, text=hostile))
     first = replace(record.losses[0], dense=0.9, replayed=0.8)
-    bundle.write_bundle(replace(kept, losses=(first, *record.losses[1:])), home / "spool")
-    bundle.write_bundle(factory.rename(replace(record, prompt=None), OTHER), home / "spool")
+    spooled(prompt=replace(record.prompt, text=hostile), losses=(first, *record.losses[1:]))
+    spooled(OTHER, prompt=None)
     html = open_page("trust", run=RUN).told
     worst = html[html.index("Worst stretches") :]
     assert worst.index("tokens 0–15 · 0.9 nats") < worst.index("nats a token", worst.index("0.9 nats") + 20)
@@ -117,8 +112,8 @@ def test_all_runs_are_set_beside_the_truth_and_a_click_opens_one(runs, open_page
     assert went[0] == ("map", {"run": OTHER[-8:]})
 
 
-def test_without_both_losses_the_scatter_says_how_to_get_a_point(home, record, open_page):
-    bundle.write_bundle(replace(record, run=replace(record.run, **NONE), losses=()), home / "spool")
+def test_without_both_losses_the_scatter_says_how_to_get_a_point(spooled, open_page):
+    spooled(run=NONE, losses=())
     html = open_page("trust", run=RUN, scope="all").told
     assert "No point yet: 0 of 1 run of these weights" in html and "dense=true" in html
 

@@ -17,7 +17,7 @@ from routesparse.app.shell.view import METRICS
 from routesparse.app.ui import design, numbers, reason_words
 from routesparse.app.unit import charts, masks, probe, shapes
 from routesparse.engine.method import shape
-from routesparse.engine.store import bundle, compare_queries, queries
+from routesparse.engine.store import compare_queries, queries
 
 RUN = "3f9a1c20d4e5b678"
 
@@ -30,12 +30,15 @@ def at(unit):
     return {"run": RUN, "layer": str(unit.layer), "head": str(unit.head)}
 
 
+def other_head(record, unit, **changes):
+    """The run's choices with these changes of one."""
+    return tuple(replace(one, **changes) if one is unit else one for one in record.choices)
+
+
 def test_a_head_opens_with_reason_probe_candidates_claims_text_and_other_runs(
-    waiting, record, factory, open_page
+    waiting, record, spooled, open_page
 ):
-    other = factory.rename(record, "abcdabcd00001111")
-    other = replace(other, run=replace(other.run, prompt_sha256="0" * 64))
-    bundle.write_bundle(other, waiting / "spool")
+    spooled("abcdabcd00001111", run={"prompt_sha256": "0" * 64})
     choice = next(c for c in record.choices if (c.layer, c.head, c.segment) == (2, 3, 1))
     where = {"run": "d4e5b678", "layer": "2", "head": "3", "segment": "1"}
     page = open_page("routing_map", **where)
@@ -57,8 +60,8 @@ def test_a_head_opens_with_reason_probe_candidates_claims_text_and_other_runs(
     assert not page.get("plotly_chart") and not page.markdown
 
 
-def test_a_run_that_stayed_dense_is_routed_by_one_link(home, record, open_page):
-    bundle.write_bundle(replace(record, run=replace(record.run, routed=False)), home / "spool")
+def test_a_run_that_stayed_dense_is_routed_by_one_link(spooled, open_page):
+    spooled(run={"routed": False})
     told = open_page("routing_map").told
     assert "Route it anyway</a>" in told and f"from={RUN[-8:]}&amp;break_even=0" in told
 
@@ -76,7 +79,7 @@ def test_claims_stand_beside_the_audited_truth(filled, record, open_page):
     assert re.search(rf"<td>{truth:.3f}</td><td class=\"l\">.*?{verdict}", html)
 
 
-def test_a_missed_bound_says_by_how_much_and_that_some_may_be_missed(home, record, open_page):
+def test_a_missed_bound_says_by_how_much_and_that_some_may_be_missed(spooled, record, open_page):
     """Beside a green verdict "below the bound" alone puzzled: one bound in twenty may be too high by chance."""
     unit = sparse(record)
     audits = tuple(
@@ -85,7 +88,7 @@ def test_a_missed_bound_says_by_how_much_and_that_some_may_be_missed(home, recor
         else a
         for a in record.audits
     )
-    bundle.write_bundle(replace(record, audits=audits), home / "spool")
+    spooled(audits=audits)
     html = open_page("routing_map", **at(unit), detail="certificates").told
     chance = "one bound in 20 may be too high by chance"
     assert "0.004 below the bound" in html and f"At 95 % confidence {chance}" in html
@@ -94,24 +97,20 @@ def test_a_missed_bound_says_by_how_much_and_that_some_may_be_missed(home, recor
     assert re.search(rf"y = x: 1 of \d+; at 95 % confidence {chance}", trust)
 
 
-def test_a_head_that_just_misses_tau_shows_a_number_below_it(home, record, open_page):
+def test_a_head_that_just_misses_tau_shows_a_number_below_it(spooled, record, open_page):
     unit = sparse(record)
-    near = replace(unit, lower_mass=0.89996)
-    choices = tuple(near if c is unit else c for c in record.choices)
-    bundle.write_bundle(replace(record, choices=choices), home / "spool")
+    spooled(choices=other_head(record, unit, lower_mass=0.89996))
     html = open_page("routing_map", **at(unit), detail="certificates").told
     claims = html[html.index("Certificates and the truth") :].partition("</table>")[0]
     assert "<td>0.899</td>" in claims and "ran uncertified" in claims and "<td>0.900</td>" not in claims
 
 
-def test_a_dense_head_has_no_certificate_and_is_not_called_unaudited(home, record, open_page):
-    unit = replace(
-        sparse(record), pattern="dense", budget="all keys", density=1.0, lower_mass=None, fallback=None
-    )
+def test_a_dense_head_has_no_certificate_and_is_not_called_unaudited(spooled, record, open_page):
+    unit = sparse(record)
+    dense = {"pattern": "dense", "budget": "all keys", "density": 1.0, "lower_mass": None, "fallback": None}
     place = (unit.layer, unit.head, unit.segment)
-    choices = tuple(unit if (c.layer, c.head, c.segment) == place else c for c in record.choices)
     audits = tuple(a for a in record.audits if (a.layer, a.head, a.segment) != place)
-    bundle.write_bundle(replace(record, choices=choices, audits=audits), home / "spool")
+    spooled(choices=other_head(record, unit, **dense), audits=audits)
     html = open_page("routing_map", metric="audited_error", **at(unit), detail="certificates").told
     assert "no certificate applies" in html and "not audited" not in html.lower()
     assert "not measured, or a dense head" in html
@@ -137,17 +136,11 @@ def test_a_unit_without_audit_probe_and_calibration_says_so_and_names_stay_text(
     assert "<b>router</b>" not in html and "&lt;b&gt;router&lt;/b&gt;.txt" in html
 
 
-def test_without_a_calibration_the_conformal_claim_is_not_made(home, record, open_page):
-    bare = replace(
-        record,
-        run=replace(record.run, calibration=None),
-        choices=tuple(replace(c, conformal_lower_mass=None) for c in record.choices),
-    )
-    bundle.write_bundle(bare, home / "spool")
-    assert (
-        "<td>no calibration</td>"
-        in open_page("routing_map", **at(sparse(record)), detail="certificates").told
-    )
+def test_without_a_calibration_the_conformal_claim_is_not_made(spooled, record, open_page):
+    bare = tuple(replace(c, conformal_lower_mass=None) for c in record.choices)
+    spooled(run={"calibration": None}, choices=bare)
+    html = open_page("routing_map", **at(sparse(record)), detail="certificates").told
+    assert "<td>no calibration</td>" in html
 
 
 def test_certificates_that_failed_are_listed(filled, record, open_page):
@@ -156,16 +149,14 @@ def test_certificates_that_failed_are_listed(filled, record, open_page):
     assert f"certified {numbers.bound(event.lower_mass)} &lt; 0.90" in html
 
 
-def test_a_run_below_its_break_even_says_that_it_was_asked_for(home, record, open_page):
-    config = json.dumps({**json.loads(record.run.config_json), "break_even_tokens": 0})
-    bundle.write_bundle(replace(record, run=replace(record.run, config_json=config)), home / "spool")
-    assert "routed at any length" in open_page("routing_map", run=record.run.run_id).told
+def test_a_run_below_its_break_even_says_that_it_was_asked_for(spooled, open_page):
+    spooled(config={"break_even_tokens": 0})
+    assert "routed at any length" in open_page("routing_map", run=RUN).told
 
 
-def test_another_checkpoint_is_another_head(home, record, factory, open_page):
-    other = factory.rename(record, "abcdabcd00001111")
-    bundle.write_bundle(record, home / "spool")
-    bundle.write_bundle(replace(other, run=replace(other.run, model_revision="other")), home / "spool")
+def test_another_checkpoint_is_another_head(spooled, open_page):
+    spooled()
+    spooled("abcdabcd00001111", run={"model_revision": "other"})
     html = open_page("routing_map", run=RUN, detail="prompts").told
     assert "No other stored run of these weights" in html
     rows = compare_queries.over_runs(access().store, queries.Unit(RUN, 0, 0, 0))
@@ -207,9 +198,8 @@ def test_links_that_lead_nowhere_and_an_empty_store_say_so(filled, open_page):
     assert "No runs: 2 runs are in the trash" in page.told and ">New run</a>" in page.told
 
 
-def test_a_pooled_probe_has_as_many_key_blocks_as_the_prompt(home, factory, open_page):
-    odd = factory.make_record(layers=2, heads=2, segments=1, tokens=260 * 64, probe_columns=260)
-    bundle.write_bundle(odd, home / "spool")
+def test_a_pooled_probe_has_as_many_key_blocks_as_the_prompt(spooled, factory, open_page):
+    spooled(of=factory.make_record(layers=2, heads=2, segments=1, tokens=260 * 64, probe_columns=260))
     html = open_page("routing_map", run=RUN, layer="0", head="0").told
     assert "rows × 260 key blocks" in html
 
@@ -226,9 +216,8 @@ def test_mask_of_the_choice_is_shown_and_the_address_names_another(filled, recor
     assert page.query_params["mask"] == "none" and "grey: " not in page.told
 
 
-def test_a_run_without_masks_says_so(home, record, open_page):
-    bare = tuple(replace(p, masks=None, mask_columns=None, mask_pool=None) for p in record.probes)
-    bundle.write_bundle(replace(record, probes=bare), home / "spool")
+def test_a_run_without_masks_says_so(spooled, record, open_page):
+    spooled(probes=tuple(replace(p, masks=None, mask_columns=None, mask_pool=None) for p in record.probes))
     html = open_page("routing_map", run=RUN, layer="1", head="1").told
     assert "is not stored for this run" in html
 
@@ -399,11 +388,8 @@ def test_the_lens_of_the_predicted_loss_is_there_where_heads_have_a_part(filled,
     assert "only where the model is fitted" in asked
 
 
-def test_a_run_without_a_predicted_loss_says_not_measured_and_keeps_its_other_figures(
-    home, record, open_page
-):
-    run = replace(record.run, loss_nats=None, loss_bound=None, loss_fit=None, loss_alarm=None)
-    bundle.write_bundle(replace(record, run=run, losses=()), home / "spool")
+def test_a_run_without_a_predicted_loss_says_not_measured_and_keeps_its_other_figures(spooled, open_page):
+    spooled(run=dict.fromkeys(("loss_nats", "loss_bound", "loss_fit", "loss_alarm")), losses=())
     html = open_page("routing_map", run="3f9a1c20").told
     assert "not measured</b><small>no rows were replayed" in html and "Mass not certified" in html
     assert "predicted loss" not in html.split("rs-verdict")[0]
@@ -450,10 +436,9 @@ def test_every_order_has_each_head_once_and_a_glyph_is_its_shares(store, draw):
         assert len(placed["row_names"]) == 1 + max(row for row, _ in placed["places"])
 
 
-def test_recorded_shapes_win_over_those_of_the_picture(home, record, open_page):
+def test_recorded_shapes_win_over_those_of_the_picture(spooled, record, open_page):
     shares = dict(zip(shapes.COLUMNS, (0.0, 0.0, 0.0, 1.0, 0.0), strict=True))
-    recorded = replace(record, choices=tuple(replace(c, **shares) for c in record.choices))
-    bundle.write_bundle(recorded, home / "spool")
+    spooled(choices=tuple(replace(c, **shares) for c in record.choices))
     html = open_page("routing_map", run=RUN, order="shape", metric="shape").told
     sparse_heads = sum(c.pattern != "dense" and c.segment == 0 for c in record.choices)
     assert f"slash {sparse_heads}</span>" in html and set(shape.KINDS) == set(design.SHAPE_LETTERS)
@@ -474,13 +459,12 @@ def test_a_box_over_two_figures_brushes_the_map(filled, store, open_page):
         assert "Drag a box" in open_page("routing_map", run=RUN, brush=senseless).told
 
 
-def test_a_head_over_many_prompts_has_deciles_and_the_highest_prompts(home, record, factory, open_page):
+def test_a_head_over_many_prompts_has_deciles_and_the_highest_prompts(spooled, record, open_page):
     for number in range(12):
-        other = factory.rename(record, f"abcdabcd0000{number:04}")
-        run = replace(other.run, prompt_sha256=f"{number:064}", prompt_name=f"text {number}")
-        choices = tuple(replace(c, density=number / 20) for c in other.choices)
-        tau = 0.8 if number == 11 else run.tau
-        bundle.write_bundle(replace(other, run=replace(run, tau=tau), choices=choices), home / "spool")
+        run = {"prompt_sha256": f"{number:064}", "prompt_name": f"text {number}"}
+        run |= {"tau": 0.8} if number == 11 else {}
+        choices = tuple(replace(c, density=number / 20) for c in record.choices)
+        spooled(f"abcdabcd0000{number:04}", run=run, choices=choices)
     page = open_page("routing_map", run="00000003", layer="1", head="1", detail="prompts")
     told = "Area kept: median 0.25 over 11 prompts; a tenth below 0.05, a tenth above 0.45."
     assert f"{told} This one: 0.15, above 3 of them. 1 run with other settings left out." in page.told

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 from dataclasses import replace
@@ -24,8 +23,9 @@ from routesparse.engine.jobs.kinds import CalibrateRequest, FitRequest, ProfileR
 from routesparse.engine.jobs.presence import Device
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.models import files, gguf, token_count
+from tests.app.conftest import ANN, BOB
+from tests.engine import tiny_model
 
-TINY = Path(__file__).resolve().parents[2] / "engine" / "tiny_model.py"
 CPU = Device("Machine of test", False, 8 << 30)
 TEXTS = [f"Ledger {place}: the harbour master counts vessels. " * 30 for place in range(3)]
 
@@ -33,10 +33,7 @@ TEXTS = [f"Ledger {place}: the harbour master counts vessels. " * 30 for place i
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """A tiny random Llama."""
-    spec = importlib.util.spec_from_file_location("tiny_model", TINY)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.save(tmp_path_factory.mktemp("saved") / "tiny")
+    return tiny_model.save(tmp_path_factory.mktemp("saved") / "tiny")
 
 
 @pytest.fixture
@@ -362,9 +359,8 @@ def test_a_wrong_setting_does_not_let_another_model_judge_the_prompt(tiny, open_
 
 def test_a_calibration_is_offered_to_the_person_who_made_it(tiny, make_calibration, open_page, login):
     login()
-    ada, bob = ({"is_logged_in": True, "iss": "https://login.example", "sub": sub} for sub in ("ada", "bob"))
-    calibrated(tiny, make_calibration, owner=identity.digest("sub", "https://login.example", "ada"))
-    for user, offered in ((ada, True), (bob, False)):
+    calibrated(tiny, make_calibration, owner=identity.digest("sub", ANN["iss"], "ann"))
+    for user, offered in ((ANN, True), (BOB, False)):
         page = open_page("new_run", user, with_model="tiny")
         assert ("mine" in page.selectbox(key="calibration").options) is offered
         page = open_page("models", user, named="tiny")

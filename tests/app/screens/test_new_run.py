@@ -21,7 +21,6 @@ from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.models.token_count import prompt_size
 from routesparse.engine.paths import DATA
 from routesparse.engine.profiles.limits import least_limit
-from routesparse.engine.store import bundle
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 TEXT = "The harbour master writes a ledger of vessels. " * 40
@@ -262,22 +261,19 @@ def test_a_failed_job_comes_back_with_prompt_and_settings(demo_home, open_page, 
     ids=lambda c: next(iter(c)),
 )
 def test_estimates_come_from_runs_of_the_same_device_audit_and_state_only(
-    demo_home, record, factory, open_page, changes
+    demo_home, spooled, open_page, changes
 ):
-    newer = replace(record.run, created_at="2027-01-01T00:00:00Z", device="CPU, 2 cores")
-    bundle.write_bundle(replace(record, run=newer), demo_home / "spool")
-    other = factory.rename(record, "0therrun00000000")
-    bundle.write_bundle(replace(other, run=replace(other.run, **changes)), demo_home / "spool")
+    spooled(run={"created_at": "2027-01-01T00:00:00Z", "device": "CPU, 2 cores"})
+    spooled("0therrun00000000", run=changes)
     page = paste(open_page("new_run", source="Paste", break_even="0"), TEXT * 4)
     assert "prefill of 1 stored run like this on CPU, 2 cores" in page.told
 
 
-def test_form_and_job_count_the_same_earlier_jobs(demo_home, record, factory, open_page, queue):
+def test_form_and_job_count_the_same_earlier_jobs(demo_home, spooled, open_page, queue):
     for routed in (False, True, True):
         queue.submit(RunRequest(audit="rows"), TEXT)
         claim = queue.claim("worker-1")
-        made = factory.rename(record, claim.run_id)
-        bundle.write_bundle(replace(made, run=replace(made.run, routed=routed)), demo_home / "spool")
+        spooled(claim.run_id, run={"routed": routed})
         queue.finish(claim, claim.run_id)
     for break_even, told in ((1_000_000, "1 earlier job"), (0, "2 earlier jobs")):
         form = paste(open_page("new_run", source="Paste", break_even=str(break_even)))

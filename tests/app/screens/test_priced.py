@@ -13,7 +13,7 @@ from routesparse.app.screens.trust import layer_claims
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design
 from routesparse.engine.config import POLICIES, RouterConfig
-from routesparse.engine.store import bundle, queries
+from routesparse.engine.store import queries
 
 RUN = "9a1ced9a1ced0001"
 CERTIFIED = "3f9a1c20d4e5b678"
@@ -26,26 +26,26 @@ def priced(factory, record):
 
 
 @pytest.fixture
-def stored(home, priced, record):
-    """A home with that run and the one of the policy "certified"."""
-    bundle.write_bundle(record, home / "spool")
-    bundle.write_bundle(priced, home / "spool")
-    return home
+def both(spooled, priced):
+    """In the spool: that run and the one of the policy "certified"."""
+    spooled()
+    spooled(of=priced)
 
 
 @pytest.fixture
-def without(home, priced):
+def without(spooled, priced):
     """The run as if its fallback had been off: layer 2 is below its tau."""
-    layers = tuple(replace(row, lower_mass=0.6) if row.layer == 2 else row for row in priced.layers)
-    bundle.write_bundle(replace(priced, layers=layers), home / "spool")
-    return home
+    spooled(
+        of=priced,
+        layers=tuple(replace(row, lower_mass=0.6) if row.layer == 2 else row for row in priced.layers),
+    )
 
 
 def sparse(record, layer=1):
     return next(c for c in record.choices if c.layer == layer and c.segment == 0 and c.pattern != "dense")
 
 
-def test_the_head_shows_its_own_lambda_and_its_layer_s_certificate(stored, priced, open_page):
+def test_the_head_shows_its_own_lambda_and_its_layer_s_certificate(both, priced, open_page):
     choice = sparse(priced)
     html = open_page("routing_map", run=RUN, layer="1", head=str(choice.head), detail="certificates").told
     assert "policy priced, price 0.3, τ layer 0.70, τ head 0.40" in html
@@ -60,17 +60,17 @@ def test_the_head_shows_its_own_lambda_and_its_layer_s_certificate(stored, price
     assert "policy certified, τ 0.90" in open_page("routing_map", run=CERTIFIED).told
 
 
-def test_a_dense_head_of_a_priced_run_still_shows_its_layer(home, priced, open_page):
+def test_a_dense_head_of_a_priced_run_still_shows_its_layer(spooled, priced, open_page):
     choices = tuple(
         replace(c, pattern="dense", lower_mass=None) if (c.layer, c.head) == (0, 0) else c
         for c in priced.choices
     )
-    bundle.write_bundle(replace(priced, choices=choices), home / "spool")
+    spooled(of=priced, choices=choices)
     html = open_page("routing_map", run=RUN, layer="0", head="0", detail="certificates").told
     assert "no certificate applies" in html and "<td>τ layer 0.70</td>" in html
 
 
-def test_a_head_that_climbed_with_its_layer_says_whose_certificate_failed(stored, priced, open_page):
+def test_a_head_that_climbed_with_its_layer_says_whose_certificate_failed(both, priced, open_page):
     event = next(e for e in priced.fallbacks if e.scope == "layer" and e.segment == 0)
     html = open_page(
         "routing_map", run=RUN, layer=str(event.layer), head=str(event.head), detail="certificates"
@@ -78,20 +78,14 @@ def test_a_head_that_climbed_with_its_layer_says_whose_certificate_failed(stored
     assert f"left with its layer, whose certificate was {event.lower_mass:.3f} &lt; 0.70" in html
 
 
-def test_the_map_has_a_column_of_layer_certificates(stored, priced, open_page):
+def test_the_map_has_a_column_of_layer_certificates(both, priced, open_page):
     html = open_page("routing_map", run=RUN).told
     assert "sparse units; 0 of 4 layers</small>" in open_page("trust", run=RUN).told
     assert "0 of 4 layers</small>" not in html, "a loss was predicted"
     assert "certified: the layer’s mean mass" in html
-    view, shape = access().store, (4, 4)
-    arguments = (
-        queries.choices(view, RUN, 0),
-        queries.layers(view, RUN),
-        "pattern",
-        (0, 0),
-        design.LIGHT,
-        shape,
-    )
+    view = access().store
+    rows = queries.choices(view, RUN, 0), queries.layers(view, RUN)
+    arguments = (*rows, "pattern", (0, 0), design.LIGHT, (4, 4))
     data, _ = map_figure.drawing(*arguments, tau_layer=0.7)
     column = [row["certificate"] for row in data["times"]["rows"]]
     assert column[1]["text"].endswith(" ↑1") and not any(cell["bad"] for cell in column)
@@ -112,9 +106,9 @@ def test_rounding_lifts_no_layer_over_its_tau(without, open_page):
 
 
 def test_a_layer_below_its_tau_is_told_and_a_certified_one_says_nothing_of_the_kind(
-    without, factory, record, open_page
+    without, priced, spooled, open_page
 ):
-    bundle.write_bundle(factory.priced(factory.rename(record, CERTIFIED)), without / "spool")
+    spooled(CERTIFIED, of=priced)
     told = "1 of 4 layers ran without certified mass"
     html = open_page("trust", run=RUN).told
     assert f"{told}: layer 2 (0.600 &lt; 0.70)" in html
@@ -130,7 +124,7 @@ def test_a_layer_below_its_tau_is_told_and_a_certified_one_says_nothing_of_the_k
     assert f'<td class="l">{RUN[-8:]}</td>' in html and 'layer=2" target="_self">layer 2</a>' in html
 
 
-def test_trust_tells_layers_from_heads_and_sets_layers_beside_their_truth(stored, priced, open_page):
+def test_trust_tells_layers_from_heads_and_sets_layers_beside_their_truth(both, priced, open_page):
     page = open_page("trust", run=RUN, details="true")
     html = page.told
     of_layers = sum(event.scope == "layer" for event in priced.fallbacks)
@@ -159,7 +153,7 @@ def test_a_missed_layer_says_by_how_much_and_that_some_may_be_missed():
     assert layer_claims.held(pd.DataFrame(rows).head(1), 0.95) == "1 of 1 hold"
 
 
-def test_the_runs_table_keeps_the_floor_out_of_the_column_tau(stored, open_page):
+def test_the_runs_table_keeps_the_floor_out_of_the_column_tau(both, open_page):
     table = open_page("runs").dataframe[0].value.set_index("run")
     assert table.loc[RUN[-8:], ["tau", "policy"]].tolist() == ["0.70 layer", "priced 0.3"]
     assert table.loc[CERTIFIED[-8:], ["tau", "policy"]].tolist() == ["0.90", "certified"]

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 from dataclasses import replace
-from html import unescape
-from pathlib import Path
 
 import pytest
 
@@ -16,17 +13,7 @@ from routesparse.app.ui import design
 from routesparse.engine import paths
 from routesparse.engine.results import evaluations, tables
 from routesparse.engine.results.evaluations import Estimate
-
-PARTS = importlib.util.spec_from_file_location(
-    "evaluation_values", Path(__file__).parents[2] / "engine" / "results" / "values.py"
-)
-values = importlib.util.module_from_spec(PARTS)
-PARTS.loader.exec_module(values)
-
-
-def text_of(page) -> str:
-    assert not page.exception
-    return unescape(" ".join(str(element.proto.body) for element in page.get("html")))
+from tests.engine.results import values
 
 
 def write(folder, content):
@@ -47,13 +34,13 @@ def found():
 
 def test_without_an_evaluation_the_page_says_how_to_make_one(home, open_page):
     page = open_page("results")
-    assert "No evaluations yet" in text_of(page)
+    assert "No evaluations yet" in page.words
     assert "evaluate ruler" in page.code[0].value
 
 
 def test_the_page_says_what_was_found_at_the_longest_length(evaluated, open_page):
     page = open_page("results")
-    text = text_of(page)
+    text = page.words
     assert "Is anything lost at 32,768 tokens? Not resolved" in text.replace("</b>", "")
     assert "−0.4 points of 100, 95 % interval −1.9 to +1.1; n = 48 prompts of 2 tasks" in text
     assert "What is saved?" in text and "Is it better than other methods?" in text
@@ -64,28 +51,27 @@ def test_the_page_says_what_was_found_at_the_longest_length(evaluated, open_page
     assert not page.get("plotly_chart"), "Plotly takes longer to load than the page to draw"
     names = [button.label for button in page.get("download_button")]
     assert len(names) == 3 and names[-1].endswith("the report (HTML)"), "one plot's rows, and a link"
-    assert "Loss over area at 16,384 tokens" in text_of(open_page("results", length="16384"))
+    assert "Loss over area at 16,384 tokens" in open_page("results", length="16384").words
 
 
 def test_an_oracle_beside_the_front_is_explained(home, open_page):
     evaluation = values.scores()
     oracle = values.row(32_768, "oracle_floor", 0.002, 0.5, 0.08)
     write(home / "evaluations" / "first", {**evaluation, "suite": [*evaluation["suite"], oracle]})
-    assert "oracle_floor=0.002: an oracle, which nobody can run, so never on the front" in text_of(
-        open_page("results")
-    )
+    told = "oracle_floor=0.002: an oracle, which nobody can run, so never on the front"
+    assert told in open_page("results").words
 
 
 @pytest.mark.parametrize("query", [{"length": "-3"}, {"set": "nothing"}, {"length": "9" * 40}])
 def test_an_address_that_names_nothing_shows_something_else(evaluated, open_page, query):
-    text = text_of(open_page("results", **query))
+    text = open_page("results", **query).words
     assert "at 32,768 tokens" in text
     assert f"names what is not here: {'='.join(*query.items())}" in text
 
 
 def test_a_broken_file_is_named_and_the_others_stay(evaluated, open_page):
     write(evaluated / "evaluations" / "second", '{"about": 3, "suite": []}')
-    text = text_of(open_page("results"))
+    text = open_page("results").words
     assert "second/scores.json can't be read: about" in text and "mean score of 94.6" in text
     assert "`" not in text and "--stage" not in text, "the command stands in a field to copy"
 
@@ -93,7 +79,7 @@ def test_a_broken_file_is_named_and_the_others_stay(evaluated, open_page):
 def test_broken_alone_is_no_empty_page(home, open_page):
     write(home / "evaluations" / "only", "{")
     page = open_page("results")
-    text = text_of(page)
+    text = page.words
     assert "evaluate SUITE --stage score" in page.code[0].value
     assert "only/scores.json can't be read" in text and "No evaluation can be read" in text
     assert "others are shown" not in text
@@ -112,18 +98,18 @@ def test_shipped_suites_stand_beside_those_of_the_home(evaluated, open_page):
         f"{name}{told}" for name in (f"ruler, {others}", f"stories, {others}", "ruler, run here (first)")
     ]
     paths.DATA.joinpath("results", "evaluations_kept.json").write_text(text)
-    assert "results/evaluations_kept.json" in text_of(open_page("results")), "the main table comes first"
+    assert "results/evaluations_kept.json" in open_page("results").words, "the main table comes first"
     for name in ("kept_others", "kept"):
-        shown = text_of(open_page("results", set=f"{name}-ruler"))
+        shown = open_page("results", set=f"{name}-ruler").words
         assert f"source: data/results/evaluations_{name}.json" in shown, "a link keeps its table"
     again = open_page("results", set="here-first")
-    assert "evaluations/first/scores.json" in text_of(again)
+    assert "evaluations/first/scores.json" in again.words
 
 
 def test_the_main_table_opens_first_and_a_link_to_another_shipped_one_opens_it(home, data, open_page):
     data(paths.REPOSITORY / "data")
     page = open_page("results")
-    text = text_of(page)
+    text = page.words
     assert "source: data/results/evaluations_kept.json" in text
     assert "seed 2588" in text and "100 prompts a task and length" in text
     first, *others = page.selectbox(key="set-choice").options
@@ -131,12 +117,12 @@ def test_the_main_table_opens_first_and_a_link_to_another_shipped_one_opens_it(h
     assert len(others) == 4
     page = open_page("results", set="stories-stories")
     assert page.selectbox(key="set-choice").value == "stories-stories"
-    assert "source: data/results/evaluations_stories.json" in text_of(page)
+    assert "source: data/results/evaluations_stories.json" in page.words
 
 
 def test_an_evaluation_without_prompts_says_so(home, open_page):
     write(home / "evaluations" / "none", values.scores() | {"suite": []})
-    assert "Nothing was predicted" in text_of(open_page("results"))
+    assert "Nothing was predicted" in open_page("results").words
 
 
 def test_rows_to_download_hold_intervals_and_keep_missing_ones_empty(found):

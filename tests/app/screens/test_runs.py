@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -21,10 +20,9 @@ from routesparse.engine.errors import StoreError
 from routesparse.engine.store import bundle, label_queries, queries, spool, verdicts
 from routesparse.engine.store.labels import Label
 from routesparse.engine.store.owner_view import OwnerView
+from tests.app.conftest import ANN, BOB
 
 RUN, AGAIN, CODE = "3f9a1c20d4e5b678", "77771c20aaaa5679", "c0de17aa90e1f003"
-ANN = {"is_logged_in": True, "iss": "https://login.example", "sub": "ann"}
-BOB = {"is_logged_in": True, "iss": "https://login.example", "sub": "bob"}
 
 
 def listed(page) -> list[str]:
@@ -32,14 +30,10 @@ def listed(page) -> list[str]:
 
 
 @pytest.fixture
-def three(waiting, record, factory):
+def three(waiting, spooled):
     """``waiting``, and the first prompt once more with another τ and an answer that differs."""
-    again = factory.rename(record, AGAIN)
-    config = json.dumps({**json.loads(again.run.config_json), "tau": 0.85})
-    run = replace(
-        again.run, tau=0.85, config_json=config, top1_agreement=0.0, kl_nats=0.3, max_error=0.0000123
-    )
-    bundle.write_bundle(replace(again, run=run), waiting / "spool")
+    run = {"tau": 0.85, "top1_agreement": 0.0, "kl_nats": 0.3, "max_error": 0.0000123}
+    spooled(AGAIN, run=run, config={"tau": 0.85})
     return waiting
 
 
@@ -71,14 +65,11 @@ def test_a_name_tags_and_notes_are_kept_and_listed_as_text(form, open_page):
     assert "&lt;b&gt;best&lt;/b&gt;" in html and "<b>best" not in html
 
 
-def test_columns_say_how_far_a_run_goes_on_as_dense_does(waiting, record, factory, open_page):
+def test_columns_say_how_far_a_run_goes_on_as_dense_does(waiting, record, spooled, open_page):
     continued = record.continuations[0]
-    for run_id, rows in (
-        ("5a3e00005a3ef001", (replace(continued, tokens=24, same_tokens=24),)),
-        ("5a3e00005a3ef002", (continued,)),
-        ("5a3e00005a3ef003", ()),
-    ):
-        bundle.write_bundle(factory.rename(replace(record, continuations=rows), run_id), waiting / "spool")
+    spooled("5a3e00005a3ef001", continuations=(replace(continued, tokens=24, same_tokens=24),))
+    spooled("5a3e00005a3ef002", continuations=(continued,))
+    spooled("5a3e00005a3ef003", continuations=())
     page = open_page("runs", columns="same_tokens,first_difference")
     shown = page.dataframe[0].value.set_index("run")
     assert shown.loc["5a3ef001", "same_tokens"] == 24 and shown.loc["5a3ef001", "first_difference"] == "none"
@@ -178,10 +169,9 @@ def test_a_bundle_that_vanished_from_the_trash_is_explained(three, open_page):
     assert not page.exception and "no longer in the trash" in page.told
 
 
-def test_two_people_name_pin_and_delete_apart(home, record, factory, open_page, login):
+def test_two_people_name_pin_and_delete_apart(home, record, factory, spooled, open_page, login):
     login()
-    hers = replace(record, run=replace(record.run, owner=identity.digest("sub", ANN["iss"], ANN["sub"])))
-    bundle.write_bundle(hers, home / "spool")
+    hers = spooled(run={"owner": identity.digest("sub", ANN["iss"], ANN["sub"])})
     bundle.write_bundle(factory.rename(record, CODE), home / "samples")
     open_page("runs", ANN)
     spool.ingest_samples(access().whole_store, home / "samples")
@@ -197,12 +187,12 @@ def test_two_people_name_pin_and_delete_apart(home, record, factory, open_page, 
         assert mark in seen["ann"] and mark not in seen["bob"], mark
 
 
-def test_ticked_runs_and_their_form_stay_when_a_run_comes_in(three, factory, record, open_page):
+def test_ticked_runs_and_their_form_stay_when_a_run_comes_in(three, spooled, open_page):
     page = open_page("runs")
     page.session_state["ticked"] = [RUN]
 
     def comes_in(run_id):
-        bundle.write_bundle(factory.rename(record, run_id), three / "spool")
+        spooled(run_id)
         spool.ingest_spool(access().whole_store)
         page.run()
 
@@ -281,12 +271,10 @@ def test_emptying_the_trash_is_about_the_runs_that_its_question_counted(three, o
     assert [path.name for path in access().whole_store.trash.iterdir()] == [CODE]
 
 
-def test_the_tour_is_of_a_run_with_fallbacks_where_there_is_one(home, record, factory, open_page, went):
-    bundle.write_bundle(record, home / "spool")
-    calm = factory.rename(record, "ca1mca1mca1m0000")
-    later = replace(calm.run, created_at="2027-01-01T00:00:00Z", expanded_units=0, dense_fallback_units=0)
-    bundle.write_bundle(replace(calm, run=later), home / "spool")
-    assert record.run.expanded_units > 0
+def test_the_tour_is_of_a_run_with_fallbacks_where_there_is_one(spooled, open_page, went):
+    assert spooled().run.expanded_units > 0
+    later = {"created_at": "2027-01-01T00:00:00Z", "expanded_units": 0, "dense_fallback_units": 0}
+    spooled("ca1mca1mca1m0000", run=later)
     page = open_page("runs")
     page.button(key="tour").click().run()
     page.button(key="analyse").click().run()
@@ -294,12 +282,10 @@ def test_the_tour_is_of_a_run_with_fallbacks_where_there_is_one(home, record, fa
 
 
 def test_the_tour_prefers_a_loss_that_was_measured_under_the_default_policy(
-    home, record, factory, open_page, went
+    spooled, record, factory, open_page, went
 ):
-    bundle.write_bundle(record, home / "spool")
-    priced = factory.priced(factory.rename(record, "a1cea1cea1ce0001"))
-    early = replace(priced.run, created_at="2020-01-01T00:00:00Z")
-    bundle.write_bundle(replace(priced, run=early), home / "spool")
+    spooled()
+    spooled("a1cea1cea1ce0001", of=factory.priced(record), run={"created_at": "2020-01-01T00:00:00Z"})
     open_page("runs").button(key="tour").click().run()
     assert went == [("map", {"run": "a1ce0001", "tour": 1})]
 

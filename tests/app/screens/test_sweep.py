@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
-from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +18,8 @@ from routesparse.engine.errors import StoreError
 from routesparse.engine.jobs import sweep
 from routesparse.engine.jobs.prompt_files import PromptFiles
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.store import bundle, queries, verdicts
+from routesparse.engine.store import queries, verdicts
+from tests.app.conftest import ANN, BOB
 
 CALIBRATIONS = Path(__file__).resolve().parents[3] / "data" / "calibrations"
 TEXT = "The harbour master writes a ledger of vessels. " * 40
@@ -32,10 +31,6 @@ MEASURED = {
     1.0: (0.10, 0.030, 0.08, 500.0),
     2.0: (0.05, None, None, 400.0),
 }
-
-
-def text_of(page) -> str:
-    return unescape(" ".join(str(element.proto.body) for element in page.get("html")))
 
 
 def paste(page, text=TEXT):
@@ -60,24 +55,23 @@ def submitted(queue):
 
 
 @pytest.fixture
-def measured(home, queue, submitted, record, factory):
+def measured(queue, submitted, record, factory, spooled):
     """The same sweep with its runs stored."""
+    priced = factory.priced(record)
     for price, (area, kl, error, prefill) in MEASURED.items():
+        run = {
+            "sweep": submitted,
+            "price": price,
+            "density": area,
+            "kl_nats": kl,
+            "mean_error": error,
+            "top1_agreement": None if kl is None else 1.0,
+            "loss_nats": None,  # as of runs made before a loss was predicted
+            "total_ms": prefill,
+            "dense_ms": None if kl is None else 1400.0,
+        }
         claim = queue.claim("worker-1")
-        made = factory.rename(factory.priced(record), claim.run_id)
-        run = replace(
-            made.run,
-            sweep=submitted,
-            price=price,
-            density=area,
-            kl_nats=kl,
-            mean_error=error,
-            top1_agreement=None if kl is None else 1.0,
-            loss_nats=None,  # as of runs made before a loss was predicted
-            total_ms=prefill,
-            dense_ms=None if kl is None else 1400.0,
-        )
-        bundle.write_bundle(replace(made, run=run), home / "spool")
+        spooled(claim.run_id, of=priced, run=run)
         queue.finish(claim, claim.run_id)
     return submitted
 
@@ -108,7 +102,7 @@ def test_one_press_queues_a_job_for_each_value_in_order(
 ):
     page = paste(open_page("new_run", source="Paste", tau="0.2", price="0.7", **address))
     assert page.button(key="submit").label == "Analyse with 3 settings"
-    assert "estimated time, 3 settings" in text_of(page)
+    assert "estimated time, 3 settings" in page.words
     page.button(key="submit").click().run()
     assert not page.exception
     requests = asked(queue)
@@ -126,8 +120,8 @@ def test_every_price_is_checked_against_the_calibration(demo_home, open_page, qu
         "new_run", source="Paste", vary="price", prices="0.5, 0.3, 1", calibration="prose", break_even="0"
     )
     paste(page)
-    assert text_of(page).count("calibration 'prose' was made with price 0.5, this run has 0.3") == 1
-    assert "this run has 1" not in text_of(page) and page.button(key="submit").disabled
+    assert page.words.count("calibration 'prose' was made with price 0.5, this run has 0.3") == 1
+    assert "this run has 1" not in page.words and page.button(key="submit").disabled
     fix(page, "Run without a calibration")
     page.button(key="submit").click().run()
     assert [(request.price, request.calibration) for request in asked(queue)] == [
@@ -139,7 +133,7 @@ def test_every_price_is_checked_against_the_calibration(demo_home, open_page, qu
 
 def test_every_bad_value_is_named_at_once_and_can_be_left_out(demo_home, open_page, queue):
     page = paste(open_page("new_run", source="Paste", vary="price", prices="0.5, cheap, -1, 0.50, 2"))
-    html = text_of(page)
+    html = page.words
     assert (
         "price 'cheap' is no number" in html
         and "A price of -1 is out of range" in html
@@ -167,7 +161,7 @@ def test_every_bad_value_is_named_at_once_and_can_be_left_out(demo_home, open_pa
 )
 def test_a_sweep_that_can_not_be_queued_says_why(demo_home, open_page, address, message):
     page = paste(open_page("new_run", source="Paste", **address))
-    assert not page.exception and message in text_of(page)
+    assert not page.exception and message in page.words
     assert page.button(key="submit").disabled
 
 
@@ -182,7 +176,7 @@ def test_a_sweep_that_can_not_be_queued_says_why(demo_home, open_page, address, 
 def test_values_and_the_policy_that_reads_them_are_one_press_away(demo_home, open_page, address, button):
     page = paste(open_page("new_run", source="Paste", **address))
     fix(page, button)
-    assert "no values are given" not in text_of(page) and not page.button(key="submit").disabled
+    assert "no values are given" not in page.words and not page.button(key="submit").disabled
 
 
 def test_nothing_is_queued_and_nothing_lost_when_the_queue_fails(demo_home, open_page, queue, failing):
@@ -190,7 +184,7 @@ def test_nothing_is_queued_and_nothing_lost_when_the_queue_fails(demo_home, open
 
     with failing(PromptFiles, "write", StoreError("the disk is full")):
         page.button(key="submit").click().run()
-    assert "Nothing was queued" in text_of(page) and queue.jobs() == []
+    assert "Nothing was queued" in page.words and queue.jobs() == []
     assert page.text_input(key="prices").value == "0.5, 1"
 
 
@@ -202,47 +196,41 @@ def test_jobs_show_a_sweep_as_one_line_and_cancel_it_whole(home, queue, submitte
     done = queue.claim("worker-1")
     queue.finish(done, done.run_id)
     page = open_page("runs")
-    html = text_of(page)
+    html = page.words
     assert html.count("· sweep, 1 of 5 done, 4 waiting") == 1 and "alone.txt" in html
-    assert f"compare?sweep={submitted}" in html and "<b><b>" not in " ".join(
-        str(element.proto.body) for element in page.get("html")
-    )
+    assert f"compare?sweep={submitted}" in html and "<b><b>" not in page.told
     page.button(key=f"cancel-{submitted}").click().run()
     assert [job.state for job in queue.sweep(submitted)] == ["done", *["cancelled"] * 4]
     assert queue.job(alone).state == "queued"
     page.button(key=f"again-{submitted}").click().run()
-    assert "sweep, 1 of 5 done, 4 waiting" in text_of(page) and len(queue.sweep(submitted)) == 9
+    assert "sweep, 1 of 5 done, 4 waiting" in page.words and len(queue.sweep(submitted)) == 9
     queue.cancel_sweep(submitted)
-    assert "sweep, 1 of 5 done" not in text_of(open_page("runs")), "nothing of it is active any more"
+    assert "sweep, 1 of 5 done" not in open_page("runs").words, "nothing of it is active any more"
 
 
 def test_another_s_sweep_is_not_shown(home, queue, open_page, login):
     login()
-    ann, bob = (
-        {"is_logged_in": True, "iss": "https://login.example", "sub": name} for name in ("ann", "bob")
-    )
     requests = sweep.with_values(RunRequest(label="anns.txt"), "price", [0.5, 1.0])
-    sweep_id = queue.of(identity.digest("sub", ann["iss"], "ann")).submit_sweep(requests, TEXT)
-    assert "0 of 2 done" in text_of(open_page("compare", ann, sweep=sweep_id))
-    html = text_of(open_page("compare", bob, sweep=sweep_id))
+    sweep_id = queue.of(identity.digest("sub", ANN["iss"], "ann")).submit_sweep(requests, TEXT)
+    assert "0 of 2 done" in open_page("compare", ANN, sweep=sweep_id).words
+    html = open_page("compare", BOB, sweep=sweep_id).words
     assert "This link leads nowhere" in html and "anns.txt" not in html
-    assert "anns.txt" not in text_of(open_page("runs", bob))
-    assert "No sweeps yet" in text_of(open_page("compare", bob, sweep=""))
+    assert "anns.txt" not in open_page("runs", BOB).words
+    assert "No sweeps yet" in open_page("compare", BOB, sweep="").words
 
 
 # Sweep
 
 
 def test_no_sweep_and_an_unknown_one_say_so(home, open_page):
-    html = text_of(open_page("compare", sweep=""))
+    html = open_page("compare", sweep="").words
     assert "No sweeps yet" in html and "new?vary=price" in html
-    assert "This link leads nowhere" in text_of(open_page("compare", sweep="<i>nothing"))
+    assert "This link leads nowhere" in open_page("compare", sweep="<i>nothing").words
 
 
 def test_a_sweep_that_waits_lists_its_settings_and_no_result(home, queue, submitted, open_page):
     page = open_page("compare", sweep=submitted)
-    assert not page.exception
-    html = text_of(page)
+    html = page.words
     assert "0 of 5 done, 5 waiting" in html and "No worker is running" in html
     assert all(f"price {price:g}" in html for price in MEASURED)
     assert not page.number_input and not page.get("plotly_chart")
@@ -251,52 +239,45 @@ def test_a_sweep_that_waits_lists_its_settings_and_no_result(home, queue, submit
 def test_the_newest_sweep_is_opened_without_an_address(home, queue, submitted, open_page):
     newer = queue.submit_sweep(sweep.with_values(RunRequest(), "budget", ["0.5", None]), TEXT)
     page = open_page("compare", sweep="")
-    assert "Tℓ 50 %" in text_of(page) and page.query_params["sweep"] in (newer, [newer])
+    assert "Tℓ 50 %" in page.words and page.query_params["sweep"] in (newer, [newer])
 
 
 def test_the_cheapest_setting_below_an_error_is_named(measured, open_page):
     page = open_page("compare", sweep=measured)
-    assert not page.exception
-    assert "from 0.001 nats to 0.03 nats" in text_of(page)
+    assert "from 0.001 nats to 0.03 nats" in page.words
     same = pd.DataFrame({"kl_nats": [0.002, 0.002], "density": [0.1, 0.2]})
     assert "Measured: 0.002 nats." in curve.answer(same, curve.ERRORS["kl"], "area", None)[0]
     page.number_input(key="below-choice").set_value(0.01).run()
-    html = text_of(page)
+    html = page.words
     assert (
         "The cheapest by area below 0.01 nats is <b>B, price 0.5</b>: KL of the next token 0.004 nats" in html
     )
     assert "reads 20.0 % of the causal area" in html and "3 of 4 measured settings stay below it" in html
     assert "This is one prompt" in html and "single run" in html
     page = open_page("compare", sweep=measured, below="0.01", by="time")
-    assert "The cheapest by time below 0.01 nats is <b>C, price 0.6</b>" in text_of(page)
+    assert "The cheapest by time below 0.01 nats is <b>C, price 0.6</b>" in page.words
     page = open_page("compare", sweep=measured, below="0.05", error="audited")
-    assert "is <b>B, price 0.5</b>: audited output error 0.04" in text_of(page)
+    assert "is <b>B, price 0.5</b>: audited output error 0.04" in page.words
 
 
-def test_the_predicted_loss_leads_where_there_is_one(measured, home, record, factory, open_page):
+def test_the_predicted_loss_leads_where_there_is_one(measured, spooled, open_page):
     for run_id, loss, area in (("aaaa000000000001", 0.006, 0.2), ("bbbb000000000002", 0.012, 0.1)):
-        made = factory.rename(record, run_id)
-        run = replace(made.run, loss_nats=loss, loss_bound=2 * loss, density=area)
-        bundle.write_bundle(replace(made, run=run), home / "spool")
-    page = open_page("compare", runs="aaaa0000,bbbb0000", below="0.01")
-    html = text_of(page)
+        spooled(run_id, run={"loss_nats": loss, "loss_bound": 2 * loss, "density": area})
+    html = open_page("compare", runs="aaaa0000,bbbb0000", below="0.01").words
     assert "predicted loss 0.006 nats, reads 20.0 % of the causal area" in html
     assert "a predicted loss of 0.012 nats (baseline 0.006)" in html
     assert ">0.006 ≤ 0.012</td>" in html and ">0.012 ≤ 0.024</td>" in html
-    assert (
-        "loss, nats"
-        not in text_of(open_page("compare", sweep=measured)).split("<table>")[1].split("</tr>")[0]
-    )
+    assert "loss, nats" not in open_page("compare", sweep=measured).words.split("</tr>")[0]
 
 
 @pytest.mark.parametrize("below", ["soon", "-1", "nan", "9" * 400])
 def test_an_accepted_error_that_is_no_number_is_as_if_none_was_typed(measured, open_page, below):
     page = open_page("compare", sweep=measured, below=below)
-    assert not page.exception and "Type the error that you accept" in text_of(page)
+    assert "Type the error that you accept" in page.words
 
 
 def test_where_no_setting_keeps_the_error_the_closest_is_named(measured, open_page):
-    html = text_of(open_page("compare", sweep=measured, below="0.001"))
+    html = open_page("compare", sweep=measured, below="0.001").words
     assert (
         "No setting keeps the KL of the next token below 0.001 nats. The closest is <b>A, price 0.1</b>"
         in html
@@ -326,8 +307,7 @@ def test_the_setting_named_is_the_cheapest_below_the_error_else_the_closest(cost
 
 
 def test_what_was_not_measured_is_said_and_neither_drawn_nor_zero(measured, open_page, queue):
-    page = open_page("compare", sweep=measured)
-    html = text_of(page)
+    html = open_page("compare", sweep=measured).words
     assert "not drawn, error not measured: E" in html and "n = 1 next token a run" in html
     last = html[html.index("<b>E</b>") :].split("</tr>")[0]
     assert last.count('class="no">–</td>') == 3, "KL, audited error and speedup"
@@ -368,7 +348,7 @@ def test_runs_without_jobs_are_a_sweep_too(measured, home, queue, open_page):
     rows_of(queue, measured)
     with closing(sqlite3.connect(home / "jobs.sqlite3")) as database, database:
         database.execute("DELETE FROM job")
-    html = text_of(open_page("compare", sweep=measured, below="0.01"))
+    html = open_page("compare", sweep=measured, below="0.01").words
     assert all(f">price {price:g}" in html for price in MEASURED) and "price 0.5</b>: KL" in html
 
 
@@ -377,17 +357,15 @@ def test_a_broken_queue_leaves_the_runs_of_a_sweep_readable(measured, home, queu
     queue.close()
     (home / "jobs.sqlite3").write_bytes(b"no database, but long enough to be looked at" * 50)
     page = open_page("compare", sweep=measured, below="0.01")
-    assert not page.exception
-    assert "Stored runs are not affected" in text_of(page) and "is <b>" in text_of(page)
+    assert "Stored runs are not affected" in page.words and "is <b>" in page.words
 
 
-def test_what_still_runs_stands_beside_what_is_done(home, queue, submitted, record, factory, open_page):
+def test_what_still_runs_stands_beside_what_is_done(queue, submitted, record, factory, spooled, open_page):
     done = queue.claim("worker-1")
-    made = factory.rename(factory.priced(record), done.run_id)
-    bundle.write_bundle(replace(made, run=replace(made.run, sweep=submitted)), home / "spool")
+    spooled(done.run_id, of=factory.priced(record), run={"sweep": submitted})
     queue.finish(done, done.run_id)
     queue.claim("worker-1")
-    html = text_of(open_page("compare", sweep=submitted, below="0.01"))
+    html = open_page("compare", sweep=submitted, below="0.01").words
     assert "1 of 5 done, 1 running, 3 waiting" in html and "a comparison needs two" in html
     table = html[html.index("<table>") : html.index("</table>")]
     assert table.count('<td class="l say">running') == 1 and table.count('<td class="l say">waiting') == 3
@@ -404,7 +382,7 @@ def test_a_setting_of_a_newer_version_is_said_to_be_unreadable(home, queue, subm
         )
         assert changed.rowcount == 1
     shown = open_page(page, **({"sweep": submitted} if page == "compare" else {}))
-    html = text_of(shown)
+    html = shown.words
     assert not shown.exception and "0 of 5 done, 5 waiting" in html
     if page == "compare":
         assert html.count("unknown setting") == 1 and "asks for warp, which this version doesn't know" in html
@@ -414,7 +392,7 @@ def test_a_setting_of_a_newer_version_is_said_to_be_unreadable(home, queue, subm
 def test_failed_settings_say_why(home, queue, submitted, open_page):
     queue.fail(queue.claim("worker-1"), "out_of_memory", "out of memory; shorten it")
     queue.cancel_sweep(submitted)
-    html = text_of(open_page("compare", sweep=submitted))
+    html = open_page("compare", sweep=submitted).words
     assert (
         "✕</span> failed · out of memory; shorten it" in html
         and html.count('<td class="l say">cancelled') == 4
@@ -423,19 +401,17 @@ def test_failed_settings_say_why(home, queue, submitted, open_page):
 
 def test_a_run_links_to_its_sweep_and_others_do_not(measured, waiting, queue, open_page):
     rows = rows_of(queue, measured)
-    assert f"compare?sweep={measured}" in text_of(open_page("routing_map", run=rows["run_id"].iloc[0]))
-    assert "compare?sweep" not in text_of(open_page("routing_map", run="3f9a1c20"))
+    assert f"compare?sweep={measured}" in open_page("routing_map", run=rows["run_id"].iloc[0]).words
+    assert "compare?sweep" not in open_page("routing_map", run="3f9a1c20").words
 
 
-def test_runs_that_ran_dense_say_so(home, queue, submitted, record, factory, open_page):
+def test_runs_that_ran_dense_say_so(queue, submitted, spooled, open_page):
+    run = {"sweep": submitted, "units": 0, "routed": False}
+    run |= dict.fromkeys(("density", "kl_nats", "mean_error", "loss_nats"))
+    empty = dict.fromkeys(("choices", "candidates", "fallbacks", "audits", "probes"), ())
     for _ in MEASURED:
         claim = queue.claim("worker-1")
-        empty = replace(record, choices=(), candidates=(), fallbacks=(), audits=(), probes=())
-        made = factory.rename(empty, claim.run_id)
-        totals = {"units": 0, "density": None, "kl_nats": None, "mean_error": None, "routed": False}
-        totals |= {"loss_nats": None}
-        run = replace(made.run, sweep=submitted, **totals)
-        bundle.write_bundle(replace(made, run=run), home / "spool")
+        spooled(claim.run_id, run=run, **empty)
         queue.finish(claim, claim.run_id)
-    html = text_of(open_page("compare", sweep=submitted, below="0.01"))
+    html = open_page("compare", sweep=submitted, below="0.01").words
     assert "Dense attention ran untouched" in html and "all, not routed" in html

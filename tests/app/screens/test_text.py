@@ -16,7 +16,7 @@ from routesparse.app.ui import numbers
 from routesparse.engine.export.plain_text import visible
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.rows import PromptRow, TracedRow
-from routesparse.engine.store import bundle, word_queries
+from routesparse.engine.store import word_queries
 from routesparse.engine.store.block_shares import BlockShares
 from routesparse.engine.store.word_queries import Words
 
@@ -91,10 +91,10 @@ def traced_rows(record, position):
 
 
 def test_a_traced_token_is_shown_key_by_key_for_one_head_or_all_also_by_another_run(
-    home, record, factory, open_page
+    spooled, record, open_page
 ):
-    bundle.write_bundle(replace(record, traced_rows=traced_rows(record, 900)), home / "spool")
-    bundle.write_bundle(factory.rename(record, "abcdabcd00001111"), home / "spool")
+    spooled(traced_rows=traced_rows(record, 900))
+    spooled("abcdabcd00001111")
     one = {"layer": "0", "head": "0", "row": "900"}
     html = open_page("text", run=RUN, **one).told
     assert "Token 900, layer 0, head 0: 90.0 % of its attention was read; exact, key by key." in html
@@ -153,17 +153,16 @@ def test_what_can_t_be_searched_is_said(filled, open_page):
     assert "No occurrence in this prompt" in page.told, "what would be an expression is text"
 
 
-def test_a_run_without_its_text_says_so_and_what_to_do(home, record, open_page):
-    bundle.write_bundle(replace(record, prompt=None), home / "spool")
+def test_a_run_without_its_text_says_so_and_what_to_do(spooled, open_page):
+    spooled(prompt=None)
     page = open_page("text", run=RUN)
     assert "text of this prompt was not kept" in page.told and "Keep the text" in page.told
     assert "How much attention does each head lose?" in page.told
     assert not page.text_input
 
 
-def test_a_run_from_before_says_so_and_what_to_do(home, record, open_page):
-    older = replace(record, block_reads=(), worst_rows=(), prompt=replace(record.prompt, token_starts=None))
-    bundle.write_bundle(older, home / "spool")
+def test_a_run_from_before_says_so_and_what_to_do(spooled, record, open_page):
+    spooled(block_reads=(), worst_rows=(), prompt=replace(record.prompt, token_starts=None))
     page = open_page("text", run=RUN, find="0-10")
     html = page.told
     assert "audited before this page existed" in html and "with audit “rows”" in html
@@ -171,25 +170,18 @@ def test_a_run_from_before_says_so_and_what_to_do(home, record, open_page):
     assert re.search(r"little read by \d+ of 16 heads", html)
 
 
-def test_a_run_that_was_not_audited_says_so(home, factory, open_page):
-    bare = factory.make_record(layers=2, heads=2, segments=1, tokens=2048, audit=False)
-    bundle.write_bundle(bare, home / "spool")
-    nothing = factory.make_record(
-        "c0de17aa90e1f003", layers=2, heads=2, audit=False, probe=False, prompt=False
-    )
-    bundle.write_bundle(nothing, home / "spool")
+def test_a_run_that_was_not_audited_says_so(spooled, factory, open_page):
+    shape = {"layers": 2, "heads": 2, "audit": False}
+    spooled(of=factory.make_record(segments=1, tokens=2048, **shape))
+    spooled(of=factory.make_record("c0de17aa90e1f003", probe=False, prompt=False, **shape))
     html = open_page("text", run=RUN).told
     assert "It was not audited" in html and "Not audited. Analyse the prompt again" in html
-    page = open_page("text", run="90e1f003")
-    assert not page.exception and "was not recorded" in page.told
+    assert "was not recorded" in open_page("text", run="90e1f003").told
 
 
-def test_a_run_of_dense_heads_has_nothing_to_lose(home, record, open_page):
+def test_a_run_of_dense_heads_has_nothing_to_lose(spooled, record, open_page):
     choices = tuple(replace(c, pattern="dense", lower_mass=None) for c in record.choices)
-    run = replace(record.run, sparse_units=0)
-    bundle.write_bundle(
-        replace(record, run=run, choices=choices, audits=(), worst_rows=(), block_reads=()), home / "spool"
-    )
+    spooled(run={"sparse_units": 0}, choices=choices, audits=(), worst_rows=(), block_reads=())
     html = open_page("text", run=RUN, at="3-3").told
     assert "little read by 0 of 16 heads" in html and "there is nothing to lose" in html
     assert "Analyse the prompt again" not in html
@@ -212,15 +204,11 @@ def test_links_that_mean_nothing_show_the_page_without_them(filled, open_page, q
     assert "Worst audited rows" in page.told
 
 
-def test_markup_in_a_prompt_and_its_name_is_escaped(home, record, open_page):
+def test_markup_in_a_prompt_and_its_name_is_escaped(spooled, record, open_page):
     text = '<img src=x onerror="alert(1)"> \u202e \u2028 **bold** ' * 40
     starts = np.linspace(0, len(text), record.run.tokens + 1).astype("<i4")
-    hostile = replace(
-        record,
-        run=replace(record.run, prompt_name="<b>name</b>\u202e"),
-        prompt=PromptRow(RUN, text, starts[::64].tobytes(), starts.tobytes()),
-    )
-    bundle.write_bundle(hostile, home / "spool")
+    prompt = PromptRow(RUN, text, starts[::64].tobytes(), starts.tobytes())
+    spooled(run={"prompt_name": "<b>name</b>\u202e"}, prompt=prompt)
     page = open_page("text", run=RUN, find="0-10")
     html = page.told
     assert "&lt;img src=x" in html and "<img" not in html and "<b>name</b>" not in html

@@ -12,7 +12,7 @@ from routesparse.app.screens.trust import figures
 from routesparse.app.shell.access import access
 from routesparse.app.shell.scope import length_bucket
 from routesparse.app.ui import design, numbers
-from routesparse.engine.store import audit_queries, bundle, fallback_queries, queries
+from routesparse.engine.store import audit_queries, fallback_queries, queries
 
 RUN = "3f9a1c20d4e5b678"
 
@@ -30,8 +30,8 @@ def sparse_audits(record):
     return [(choice, audit) for choice, audit in pairs if choice.pattern != "dense"]
 
 
-def with_audits(record, **values):
-    return replace(record, audits=tuple(replace(a, **values) for a in record.audits))
+def audits_of(record, **values):
+    return tuple(replace(a, **values) for a in record.audits)
 
 
 def test_the_page_leads_with_the_loss_then_its_evidence_what_failed_and_what_was_audited(
@@ -91,28 +91,28 @@ def test_each_claim_is_held_against_its_own_truth(filled, record, open_page):
     assert same["audited_mass"] == worst["audited_mass"] and same["lower_mass"] == worst["lower_mass"]
 
 
-def test_coverage_below_nominal_is_marked_and_rows_are_a_mean_of_shares(home, record, open_page):
-    bundle.write_bundle(with_audits(record, covered=False, row_covered=0.75), home / "spool")
+def test_coverage_below_nominal_is_marked_and_rows_are_a_mean_of_shares(spooled, record, open_page):
+    spooled(audits=audits_of(record, covered=False, row_covered=0.75))
     html = open_page("trust", run=RUN, details="true").told
     assert '<b>0.00 %</b><em class="bad">coverage, below the nominal 95 %' in html
     assert "<b>75.00 %</b>" in html
 
 
 @pytest.mark.parametrize("error", [1e-5, 0.05])
-def test_a_kernel_that_wrote_something_else_is_a_problem(home, record, open_page, error):
-    bundle.write_bundle(with_audits(record, executed_error=error), home / "spool")
+def test_a_kernel_that_wrote_something_else_is_a_problem(spooled, record, open_page, error):
+    spooled(audits=audits_of(record, executed_error=error))
     html = open_page("trust", run=RUN).told
     assert ("The kernel’s output is not that of the chosen plan: one row" in html) == (error == 0.05)
     assert ("Bounded</b> with" in html) == (error != 0.05), "the plan was certified, not this output"
 
 
-def test_intervals_are_over_prompts_and_the_same_text_twice_is_one(waiting, record, factory, open_page):
+def test_intervals_are_over_prompts_and_the_same_text_twice_is_one(waiting, spooled, factory, open_page):
+    shape = {"layers": 2, "heads": 2, "segments": 1, "tokens": 2048, "probe": False}
     for number in range(3):
         name = f"abcd000{number}abcd000{number}"
-        shape = {"layers": 2, "heads": 2, "segments": 1, "tokens": 2048, "probe": False}
         other = factory.make_record(name, name=f"other-{number}.txt", seed=number, **shape)
-        bundle.write_bundle(with_audits(other, covered=number > 0), waiting / "spool")
-    bundle.write_bundle(factory.rename(record, "abcdabcd00001111"), waiting / "spool")
+        spooled(of=other, audits=audits_of(other, covered=number > 0))
+    spooled("abcdabcd00001111")
     html = open_page("trust", run=RUN, scope="all", details="true").told
     assert "6 runs, 5 prompts" in html
     assert re.search(r"4 prompts, \d+ sparse units; 95 % interval", html), "one of five was not audited"
@@ -129,18 +129,17 @@ def test_every_share_and_group_draws(filled, open_page, claim, by):
     assert (none in html) == (claim == "row") != ("<th>95 % interval</th>" in html)
 
 
-def test_drift_and_a_forced_calibration_name_what_still_holds(home, record, open_page):
+def test_drift_and_a_forced_calibration_name_what_still_holds(spooled, open_page):
     alarm = {"drift_alarm": True, "drift_p": 0.01, "drift_distance": 5.5, "delta": 0.043}
-    run = replace(record.run, calibration_mismatch="tau 0.8 instead of 0.9", **alarm)
-    bundle.write_bundle(replace(record, run=run), home / "spool")
+    spooled(run={"calibration_mismatch": "tau 0.8 instead of 0.9", **alarm})
     html = open_page("trust", run=RUN).told
     assert "Drift alarm" in html and "still hold" in html and "tau 0.8 instead of 0.9" in html
 
 
-def test_a_full_audit_is_against_the_dense_forward_and_of_all_rows(home, record, open_page):
-    full = replace(record.run, audit_depth="full", top1_agreement=1.0, kl_nats=0.0123, logit_error=0.02)
+def test_a_full_audit_is_against_the_dense_forward_and_of_all_rows(spooled, record, open_page):
+    full = {"audit_depth": "full", "top1_agreement": 1.0, "kl_nats": 0.0123, "logit_error": 0.02}
     layers = tuple(replace(row, forward_error=0.01 * (row.layer + 1)) for row in record.layers)
-    bundle.write_bundle(replace(record, run=full, layers=layers), home / "spool")
+    spooled(run=full, layers=layers)
     html = open_page("trust", run=RUN, details="true").told
     assert "Against the dense forward, layer by layer" in html and f"n = {len(layers)} layers" in html
     assert "Next token as by dense" in html and "0.0123 nats" in html
@@ -185,17 +184,16 @@ def test_a_run_that_was_not_audited_says_so_and_how_to_audit_it(filled, open_pag
     assert "Error against its bounds" not in html and "<b>router</b>" not in html
 
 
-def test_a_dense_run_has_nothing_to_audit_or_to_certify(home, record, open_page):
+def test_a_dense_run_has_nothing_to_audit_or_to_certify(spooled, record, open_page):
     choices = tuple(replace(c, pattern="dense", lower_mass=None, fallback=None) for c in record.choices)
-    dense = replace(record, run=replace(record.run, sparse_units=0), choices=choices, audits=())
-    bundle.write_bundle(replace(dense, fallbacks=()), home / "spool")
+    spooled(run={"sparse_units": 0}, choices=choices, audits=(), fallbacks=())
     html = open_page("trust", run=RUN).told
     assert "Nothing to audit" in html and "there is nothing to certify" in html
     assert "Nothing fell back: no certificate was needed." in html
 
 
-def test_failed_certificates_show_trigger_target_and_price(home, hard, open_page):
-    bundle.write_bundle(hard, home / "spool")
+def test_failed_certificates_show_trigger_target_and_price(spooled, hard, open_page):
+    spooled(of=hard)
     page = open_page("trust", run=RUN)
     table = page.dataframe[0].value
     assert len(table) == len(hard.fallbacks) and table["deficit"].gt(0).all()
@@ -213,63 +211,55 @@ def test_failed_certificates_show_trigger_target_and_price(home, hard, open_page
     assert kinds.sum() == run.units
 
 
-def test_a_rate_above_the_run_s_limit_is_a_failure(home, hard, factory, open_page):
-    rate, config = hard.run.dense_fallback_units / hard.run.units, json.loads(hard.run.config_json)
-    for run_id, limit in ((RUN, rate - 0.01), ("abcdabcd00001111", rate + 0.01)):
-        made = factory.rename(hard, run_id)
-        told = json.dumps({**config, "fallback_limit": limit})
-        bundle.write_bundle(replace(made, run=replace(made.run, config_json=told)), home / "spool")
+def test_a_rate_above_the_run_s_limit_is_a_failure(spooled, hard, open_page):
+    rate = hard.run.dense_fallback_units / hard.run.units
+    spooled(of=hard, config={"fallback_limit": rate - 0.01})
+    spooled("abcdabcd00001111", of=hard, config={"fallback_limit": rate + 0.01})
     html = open_page("trust", run=RUN).told
     assert "Failure:" in html and "a high fallback rate a failure" in html
     assert "Failure:" not in open_page("trust", run="abcdabcd").told
 
 
-def test_over_budget_and_unmet_are_counted_and_unknown_is_not_none(home, record, factory, open_page):
-    strict = replace(
-        record,
-        run=replace(record.run, policy="strict", unmet_units=2),
+def test_over_budget_and_unmet_are_counted_and_unknown_is_not_none(spooled, record, open_page):
+    spooled(
+        run={"policy": "strict", "unmet_units": 2},
         choices=tuple(replace(c, unmet=i < 2) for i, c in enumerate(record.choices)),
         layers=tuple(replace(row, over_budget=row.layer == 1) for row in record.layers),
     )
-    older = factory.rename(record, "abcdabcd00001111")
-    older = replace(older, choices=tuple(replace(c, unmet=None) for c in older.choices))
-    for made in (strict, older):
-        bundle.write_bundle(made, home / "spool")
+    spooled("abcdabcd00001111", choices=tuple(replace(c, unmet=None) for c in record.choices))
     html = open_page("trust", run=RUN, details="true").told
     assert f'<b class="">1 of {record.run.layers}</b>' in html and '<b class="">2</b>' in html
     html = open_page("trust", run="abcdabcd", details="true").told
     assert re.search(r'escalations that Tℓ left no time for.*?<b class="none">not measured</b>', html)
 
 
-def test_all_runs_cover_the_same_weights_only_and_names_stay_text(waiting, record, factory, open_page):
-    other = factory.rename(record, "abcdabcd00001111")
-    bundle.write_bundle(replace(other, run=replace(other.run, model_revision="other")), waiting / "spool")
+def test_all_runs_cover_the_same_weights_only_and_names_stay_text(waiting, spooled, open_page):
+    spooled("abcdabcd00001111", run={"model_revision": "other"})
     page = open_page("trust", run=RUN, scope="all", details="true", domain="code")
     html = page.told
     assert "2 runs, 2 prompts" in html and "<b>router</b>" not in html
     assert list(page.multiselect(key="domain").value) == ["code"]
 
 
-def test_nothing_fell_back_is_one_line_with_how_near_it_was(home, record, open_page):
+def test_nothing_fell_back_is_one_line_with_how_near_it_was(spooled, record, open_page):
     """The nearest certificate is .012 above its tau."""
     sparse = [c for c in record.choices if c.pattern != "dense"]
     lift = {id(c): 0.95 for c in sparse} | {id(sparse[3]): record.run.tau + 0.012}
     choices = tuple(
         replace(c, fallback=None, lower_mass=lift.get(id(c), c.lower_mass)) for c in record.choices
     )
-    bundle.write_bundle(replace(record, fallbacks=(), choices=choices), home / "spool")
+    spooled(fallbacks=(), choices=choices)
     page = open_page("trust", run=RUN)
     told = "Nothing fell back: every certificate reached its τ; the nearest had 0.012 to spare."
     assert told in page.told and not page.dataframe
 
 
 @pytest.mark.parametrize("name", ["routing_map", "text", "trust", "compare"])
-def test_a_run_that_was_not_routed_says_so_and_speaks_of_no_filter(home, record, factory, open_page, name):
+def test_a_run_that_was_not_routed_says_so_and_speaks_of_no_filter(spooled, open_page, name):
     tables = ("choices", "candidates", "fallbacks", "audits", "probes", "layers", "worst_rows", "block_reads")
-    unrouted = replace(record, run=replace(record.run, routed=False, units=0), **dict.fromkeys(tables, ()))
-    bundle.write_bundle(unrouted, home / "spool")
+    spooled(run={"routed": False, "units": 0}, **dict.fromkeys(tables, ()))
     if name == "compare":
-        bundle.write_bundle(factory.rename(record, "abcdabcd00001111"), home / "spool")
+        spooled("abcdabcd00001111")
         html = open_page("compare", runs=f"{RUN},abcdabcd00001111").told
         assert "No unit was routed on both sides" in html
         return
@@ -281,8 +271,8 @@ def test_a_run_that_was_not_routed_says_so_and_speaks_of_no_filter(home, record,
         assert not re.search("filter|Clear the domains", html + every)
 
 
-def test_decisions_that_were_lost_are_not_called_certified(home, record, open_page):
-    bundle.write_bundle(record, home / "spool")
+def test_decisions_that_were_lost_are_not_called_certified(spooled, open_page):
+    spooled()
     open_page("trust", run=RUN)
     with access().whole_store.writing("the rows were not lost") as cursor:
         cursor.execute("DELETE FROM head_choice WHERE layer = 0")

@@ -12,7 +12,7 @@ from routesparse.app.shell import verdict_bar
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design
 from routesparse.engine.rows import ContinuationRow
-from routesparse.engine.store import bundle, queries
+from routesparse.engine.store import queries
 from routesparse.engine.verdict import LEVELS
 
 GREEN, RED, DRIFT = "3f9a1c20d4e5b678", "bad0bad000001111", "d41fd41f00002222"
@@ -20,24 +20,17 @@ RUN_PAGES = ("routing_map", "trust")
 
 
 @pytest.fixture
-def runs(home, record, factory):
+def runs(spooled, record):
     """A run that looks safe; one whose heads 0 and 1 miss their τ although nothing fell back; one with an alarm."""
-    bundle.write_bundle(record, home / "spool")
+    spooled()
+    spooled(DRIFT, run={"drift_alarm": True, "drift_p": 0.002, "drift_distance": 9.0})
     choices = tuple(
         replace(c, fallback=None, lower_mass=0.2)
         if c.pattern != "dense" and c.head < 2
         else replace(c, fallback=None)
         for c in record.choices
     )
-    bad = factory.rename(replace(record, choices=choices, fallbacks=()), RED)
-    bad = replace(bad, run=replace(bad.run, dense_fallback_units=0, expanded_units=0))
-    bundle.write_bundle(bad, home / "spool")
-    alarm = factory.rename(record, DRIFT)
-    bundle.write_bundle(
-        replace(alarm, run=replace(alarm.run, drift_alarm=True, drift_p=0.002, drift_distance=9.0)),
-        home / "spool",
-    )
-    return bad
+    return spooled(RED, run={"dense_fallback_units": 0, "expanded_units": 0}, choices=choices, fallbacks=())
 
 
 @pytest.mark.parametrize("page", RUN_PAGES)
@@ -118,17 +111,10 @@ def test_the_alarm_stands_beside_every_conformal_figure(runs, record, open_page,
     assert ("rs-void" not in calm and "Drift alarm" not in calm) or (page == "trust" and "claim" in query)
 
 
-def test_uncertified_units_come_before_the_dearest_failures_and_both_are_counted(
-    home, record, open_page, factory
-):
+def test_uncertified_units_come_before_the_dearest_failures_and_both_are_counted(spooled, open_page, factory):
     hard = factory.make_record(layers=4, heads=4, tokens=4096, probe_columns=32, hardness=1.5)
-    first = next(i for i, c in enumerate(hard.choices) if c.pattern != "dense")
-    choices = (
-        *hard.choices[:first],
-        replace(hard.choices[first], lower_mass=None),
-        *hard.choices[first + 1 :],
-    )
-    bundle.write_bundle(replace(hard, choices=choices), home / "spool")
+    first = next(c for c in hard.choices if c.pattern != "dense")
+    spooled(of=hard, choices=tuple(replace(c, lower_mass=None) if c is first else c for c in hard.choices))
     page = open_page("trust", run=GREEN)
     table = page.dataframe[0].value
     assert table["to"].tolist()[0] == "ran without certified mass" and len(table) == len(hard.fallbacks) + 1
@@ -173,13 +159,9 @@ def test_a_run_that_was_not_compared_says_how_to_compare_it(filled, open_page):
     assert "Run it again with dense" not in open_page("routing_map", run=GREEN).told
 
 
-def test_tokens_are_text_and_numbers_where_the_text_was_not_kept(home, record, open_page):
-    rows = (
-        replace(record.answers[0], text="<b>x</b>"),
-        replace(record.answers[1], text=None),
-        *record.answers[2:],
-    )
-    bundle.write_bundle(replace(record, answers=rows), home / "spool")
+def test_tokens_are_text_and_numbers_where_the_text_was_not_kept(spooled, record, open_page):
+    first, second, *others = record.answers
+    spooled(answers=(replace(first, text="<b>x</b>"), replace(second, text=None), *others))
     html = open_page("routing_map", run=GREEN).told
     assert "&lt;b&gt;x&lt;/b&gt;" in html and "<b>x</b>" not in html and "token 12" in html
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
-
 import pytest
 
 from routesparse.app.shell import setting_words
 from routesparse.app.shell.access import access
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.store import bundle, queries
+from routesparse.engine.store import queries
 
 YARN = '{"rope_type": "yarn", "factor": 4.0}'
 
@@ -66,12 +63,9 @@ def test_nothing_is_said_of_the_models_own_positions():
     assert "RoPE" not in setting_words.asked(RunRequest())
 
 
-def test_a_run_on_rescaled_positions_says_so_on_its_pages_and_in_the_list(home, record, factory, open_page):
-    bundle.write_bundle(record, home / "spool")
-    made = factory.rename(record, "rescaled")
-    config = json.dumps(json.loads(made.run.config_json) | {"rope": YARN})
-    made = replace(made, run=replace(made.run, config_json=config))
-    bundle.write_bundle(made, home / "spool")
+def test_a_run_on_rescaled_positions_says_so_on_its_pages_and_in_the_list(spooled, record, open_page):
+    spooled()
+    made = spooled("rescaled", config={"rope": YARN})
     opened = access()
     while len(opened.store.run_ids()) < 2:
         opened.look_into_spool()

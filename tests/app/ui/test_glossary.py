@@ -24,9 +24,7 @@ def test_every_term_is_escaped_and_names_its_place_and_every_warning_of_a_verdic
 
 @pytest.mark.parametrize("term", ["risk", "", "no such <b>term</b>"])
 def test_the_page_lists_all_terms_and_a_wanted_one_first_with_its_equation(home, open_page, term):
-    page = open_page("terms", term=term)
-    assert not page.exception
-    html = " ".join(str(element.proto.body) for element in page.get("html"))
+    html = open_page("terms", term=term).told
     assert html.count("<tr") == len(TERMS) and "no such <b>" not in html
     assert html.count("α u + β e") == (4 if term == "risk" else 2), "and its own card: the term, its equation"
     assert html.count('<tr class="pick">') == (term == "risk")
