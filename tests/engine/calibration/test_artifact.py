@@ -216,11 +216,6 @@ def test_a_calibration_survives_its_file_with_the_older_name_of_lambda_too(tmp_p
     assert load_calibration(str(path)) == CALIBRATION
 
 
-@pytest.fixture
-def home(monkeypatch, tmp_path):
-    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
-
-
 @pytest.mark.usefixtures("home")
 def test_a_calibration_made_on_this_machine_is_found_after_the_bundled_ones():
     bundled = load_calibration("prose")
@@ -285,24 +280,8 @@ def test_robust_is_at_least_as_careful_as_each_of_its_domains():
 
 
 @pytest.mark.timeout(30)
-@pytest.mark.parametrize(
-    "kind", ["pipe", "device", "folder", "cut", "empty", "list", "no schema", "schema as text"]
-)
-def test_whatever_a_file_of_that_name_holds_is_one_error(tmp_path, no_plain_file, kind):
-    path = CALIBRATION.save(tmp_path)
-    good = path.read_text()
-    contents = {
-        "cut": good[: len(good) // 2],
-        "empty": "",
-        "list": "[]",
-        "no schema": good.replace('"schema": 2,', ""),
-        "schema as text": good.replace('"schema": 2,', '"schema": "two",'),
-    }
-    path.unlink()
-    if kind in contents:
-        assert contents[kind] != good
-        path.write_text(contents[kind])
-    else:
-        no_plain_file(path, kind)
-    with pytest.raises(CalibrationError, match=r"can't be read|is corrupt"):
-        load_calibration(str(path))
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_what_is_no_plain_file_is_one_error(tmp_path, no_plain_file, kind):
+    no_plain_file(tmp_path / "mine.json", kind)
+    with pytest.raises(CalibrationError, match="can't be read"):
+        load_calibration(str(tmp_path / "mine.json"))

@@ -21,30 +21,30 @@ def score(suite, task, rows):
     return find(suite).score(task, rows)
 
 
-def printed(run, *arguments):
-    code, out, err = run("score", *arguments, "--json")
-    assert code == 0, err
-    return json.loads(out)
+@pytest.fixture
+def scored(printed):
+    """scored(suite, task, file): what ``score`` says of it."""
+    return lambda *arguments: json.loads(printed("score", *arguments, "--json"))
 
 
 @real
 @pytest.mark.parametrize(
     "row", expected("infinitebench/expected.json").get("rows", []), ids=lambda r: r["file"]
 )
-def test_infinitebench_prints_the_official_score(run, row):
-    found = printed(run, "infinitebench", row["task"], FIXTURES / "infinitebench" / row["file"])
+def test_infinitebench_prints_the_official_score(scored, row):
+    found = scored("infinitebench", row["task"], FIXTURES / "infinitebench" / row["file"])
     wanted = {"suite": "infinitebench", "task": row["task"], "n": row["n"], "score": row["official_scorer"]}
     assert found == wanted
 
 
 @real
 @pytest.mark.parametrize("place", range(23))
-def test_longbench_gives_the_golden_value(run, tmp_path, place):
+def test_longbench_gives_the_golden_value(scored, tmp_path, place):
     case = expected("longbench/golden_metrics.json")[place]
     file = tmp_path / "predictions.jsonl"
     file.write_text(json.dumps(case))
     assert score("longbench", case["dataset"], [case]).values == (pytest.approx(case["score"], abs=1e-12),)
-    assert printed(run, "longbench", case["dataset"], file)["score"] == round(100 * case["score"], 2)
+    assert scored("longbench", case["dataset"], file)["score"] == round(100 * case["score"], 2)
 
 
 # What the published files do not reach, from the official scripts' rules.
@@ -140,12 +140,12 @@ ROWS = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_null_prediction_scores_nothing_and_one_that_is_no_text_is_refused(run, tmp_path, name):
+def test_a_null_prediction_scores_nothing_and_one_that_is_no_text_is_refused(scored, run, tmp_path, name):
     suite, task = name.split()
     file = tmp_path / "p.jsonl"
     asked = next(field for field in ROWS[name] if "pred" in field)
     file.write_text(json.dumps(ROWS[name] | {asked: None}))
-    found = printed(run, suite, task, file)
+    found = scored(suite, task, file)
     assert (found["n"], found["nulls"]) == (1, 1) and found["score"] == 0
     for wrong in (False, 5, ["no"], {"text": "no"}, float("nan")):
         file.write_text(json.dumps(ROWS[name]) + "\n" + json.dumps(ROWS[name] | {asked: wrong}))
@@ -163,37 +163,22 @@ def test_a_null_prediction_scores_nothing_and_one_that_is_no_text_is_refused(run
         ("ruler", "vt", "{}\n{", "line 2 is no JSON"),
         ("ruler", "vt", "[]", "line 1 is no JSON object"),
         ("ruler", "vt", '{"pred": "x"}', "no field 'outputs'"),
-        ("ruler", "vt", '{"pred": "x", "outputs": []}', "at least one gold string"),
         (
             "ruler",
             "vt",
             '{"pred": "x", "outputs": [""' + ", 5" * 9 + "]}",
             "row 1: outputs[1] is 5, it must be a text",
         ),
-        ("ruler", "vt", '{"pred": "x", "outputs": "x"}', 'row 1: outputs is "x", it must be a list'),
-        ("ruler", "vt", '{"pred": 1' + 5_000 * "0" + "}", "line 1 is no JSON"),
         ("ruler", "vt", '{"pred": ' + 100_000 * "[", "line 1 is no JSON"),
-        ("ruler", "vt", '\ufeff{"pred": "x"}', "line 1 is no JSON"),
         (
             "ruler",
             "vt",
             2 * '{"index": 3, "pred": "x", "outputs": ["x"]}\r\n\n',
             "row 2: index is 3, as in row 1",
         ),
-        ("ruler", "vt", '{"index": [], "pred": "x", "outputs": ["x"]}', "row 1: index is []"),
-        ("infinitebench", "math_calc", '{"pred": "1", "label": 1}', "row 1: label is 1, it must be a list"),
-        ("infinitebench", "math_calc", '{"pred": "1", "label": [[]]}', "row 1: label is [[]]"),
         ("infinitebench", "math_find", '{"pred": "1", "label": "1.5.0"}', 'row 1: label is "1.5.0"'),
-        ("infinitebench", "code_run", '{"pred": "1", "label": true}', "row 1: label is true"),
-        ("infinitebench", "passkey", '{"pred": "1", "label": []}', "row 1: label is []"),
-        ("infinitebench", "passkey", '{"pred": "1", "label": [["1"]]}', 'row 1: label is [["1"]]'),
-        ("infinitebench", "longbook_sum_eng", '{"pred": "1", "label": []}', "row 1: label is []"),
         ("infinitebench", "longdialogue_qa_eng", '{"pred": "1", "label": "ACE"}', 'row 1: label is "ACE"'),
-        ("infinitebench", "code_debug", '{"pred": "1", "label": ["f"]}', 'row 1: label is ["f"]'),
         ("longbench", "trec", '{"pred": "x", "answers": ["x"]}', "row 1: no field 'all_classes'"),
-        ("longbench", "trec", '{"pred": "x", "answers": ["x"], "all_classes": null}', "all_classes is null"),
-        ("longbench", "qasper", '{"pred": "x", "answers": [["x"]]}', 'row 1: answers[0] is ["x"]'),
-        ("longbench", "passage_count", '{"pred": "x", "answers": [true]}', "row 1: answers[0] is true"),
         ("longbench", "passage_retrieval_en", '{"pred": "x", "answers": ["3"]}', "row 1: answers holds '3'"),
         ("pg19", "test", BOOK.replace("4", '"4"', 1), 'row 1: nll is "4", it must be a finite number'),
         (
@@ -203,7 +188,6 @@ def test_a_null_prediction_scores_nothing_and_one_that_is_no_text_is_refused(run
             "row 2: words is 0, it must be a finite number above 0",
         ),
         ("pg19", "test", BOOK.replace("4", "9e9", 1), "the nats a word are too many"),
-        ("pg19", "test", '{"nll": 1}', "no field 'tokens'"),
     ],
 )
 def test_bad_predictions_end_in_one_line(run, tmp_path, suite, task, text, said):
