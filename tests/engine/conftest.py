@@ -120,11 +120,12 @@ def tiny_model():
 
 
 @pytest.fixture
-def home(model, tmp_path, monkeypatch):
-    """An empty home with the latency profile that the module's ``model`` lies beside."""
+def home(request, tmp_path, monkeypatch):
+    """An empty home; of a test that has a ``model``, with the latency profile that this lies beside."""
     folder = tmp_path / "home"
     folder.mkdir()
-    (folder / "profiles").symlink_to(model.parent / "profiles")
+    if "model" in request.fixturenames:
+        (folder / "profiles").symlink_to(request.getfixturevalue("model").parent / "profiles")
     monkeypatch.setenv("ROUTESPARSE_HOME", str(folder))
     return folder
 
@@ -138,6 +139,18 @@ def run(capsys):
         code = cli.main([str(argument) for argument in arguments])
         output = capsys.readouterr()
         return code, output.out, output.err
+
+    return call
+
+
+@pytest.fixture
+def printed(run):
+    """printed(*arguments): what a command that must succeed writes to stdout."""
+
+    def call(*arguments):
+        code, out, err = run(*arguments)
+        assert code == 0, err
+        return out
 
     return call
 

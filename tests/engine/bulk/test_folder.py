@@ -58,10 +58,8 @@ def same_threads(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
 
 
-def test_every_text_is_one_run_and_the_same_command_makes_none_again(run, model, home, prompts):
-    code, out, err = run(*arguments(model, prompts, "--json"))
-    assert code == 0, err
-    found = json.loads(out)
+def test_every_text_is_one_run_and_the_same_command_makes_none_again(printed, run, model, home, prompts):
+    found = json.loads(printed(*arguments(model, prompts, "--json")))
     assert [row["prompt"] for row in found["runs"]] == ["a.txt", "b.md", "more/c.txt"]
     assert found["failed"] == found["same"] == {} and sum(found["verdicts"].values()) == 3
     records = {read_bundle(path).run.run_id: read_bundle(path).run for path in bundles(home)}
@@ -166,7 +164,7 @@ def test_what_was_done_when_ctrl_c_came_is_kept(run, model, home, prompts, monke
 
 
 def test_a_command_that_is_killed_goes_on_where_it_was_and_several_processes_decide_as_one(
-    run, model, home, prompts, tmp_path, same_threads
+    printed, run, model, home, prompts, tmp_path, same_threads
 ):
     """A process of its own, killed after its first run."""
     for number in range(3, 5):
@@ -182,8 +180,7 @@ def test_a_command_that_is_killed_goes_on_where_it_was_and_several_processes_dec
     process.communicate(timeout=60)
     kept = {path.name for path in bundles(home)}
     assert 1 <= len(kept) < 5
-    code, out, err = run(*asked, "--json")
-    assert code == 0, err
+    out = printed(*asked, "--json")
     found = json.loads(out)["runs"]
     assert {row["run_id"] for row in found if row["earlier"]} == kept and len(found) == 5
     assert run(*asked, "--out", tmp_path / "alone")[0] == 0

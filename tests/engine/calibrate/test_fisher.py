@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import transformers
 
 from routesparse.engine.calibrate import fisher
 from routesparse.engine.calibrate.fisher import head_fisher
@@ -11,6 +10,7 @@ from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.models.load import load_model
 from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.transformers import routed_by
+from tests.engine import tiny_shape
 
 STRENGTH = 0.02
 
@@ -64,18 +64,13 @@ def test_logits_in_chunks_give_the_same_information(model, monkeypatch):
 
 
 def test_windows_stay_windows_and_soft_caps_are_refused():
-    shape = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
-    shape |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
-    torch.manual_seed(0)
-    windowed = transformers.MistralForCausalLM(transformers.MistralConfig(sliding_window=8, **shape)).eval()
+    windowed = tiny_shape.decoder("Mistral", sliding_window=8)
     ids = torch.arange(40)[None] % 64
     with torch.no_grad():
         own = windowed(ids).logits
         with fisher._listening(windowed):
             torch.testing.assert_close(windowed(ids).logits, own)
-    capped = transformers.Gemma2ForCausalLM(
-        transformers.Gemma2Config(attn_logit_softcapping=5.0, **shape)
-    ).eval()
+    capped = tiny_shape.decoder("Gemma2", attn_logit_softcapping=5.0)
     before = capped.config._attn_implementation
     with pytest.raises(UnsupportedModelError, match="soft caps or sinks"):
         head_fisher(capped, ids.tolist(), seed=0)

@@ -32,13 +32,6 @@ HEADER = {
 }
 
 
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-    """A home of its own."""
-    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 def rows(domain, documents, ratio=lambda place: 1.5, kl=0.004, prices=PRICES):
     """One window of each document; at the second price it loses twice as much."""
     return [

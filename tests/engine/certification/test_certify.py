@@ -7,7 +7,6 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
-import transformers
 from torch.nn.attention.flex_attention import create_block_mask
 from transformers import AttentionInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -19,43 +18,21 @@ from routesparse.engine.lab.rivals.rule import RuleRouter
 from routesparse.engine.lab.rivals.xattention import XAttention
 from routesparse.engine.profiles.measure import free_profile
 from routesparse.engine.runtime.transformers import FORWARD_ARGUMENTS, routed_by
-from tests.engine import tiny_shape
+from tests.engine.runtime import test_transformers as families
+from tests.engine.runtime.test_transformers import prompt
 
 TOKENS = 320
-WINDOW = 48
-SHAPE = {**tiny_shape.SHAPE, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-ALTERNATING = ["sliding_attention", "full_attention"]
 # What makes each family's attention special: windows, soft caps, sinks.
-FAMILIES = {
-    "Llama": {},
-    "Qwen2": {"use_sliding_window": True, "sliding_window": WINDOW, "layer_types": ALTERNATING},
-    "Qwen3": {},
-    "Mistral": {"sliding_window": WINDOW},
-    "Phi3": {"sliding_window": WINDOW},
-    "Glm4": {},
-    "Gemma2": {"sliding_window": WINDOW, "attn_logit_softcapping": 2.0, "query_pre_attn_scalar": 16},
-    "Gemma3": {"sliding_window": WINDOW, "layer_types": ALTERNATING, "query_pre_attn_scalar": 16},
-    "Cohere2": {"sliding_window": WINDOW, "layer_types": ALTERNATING},
-    "GptOss": {
-        "sliding_window": WINDOW,
-        "layer_types": ALTERNATING,
-        "num_local_experts": 4,
-        "num_experts_per_tok": 2,
-    },
-}
+FAMILIES = ("Llama", "Qwen2", "Qwen3", "Mistral", "Phi3", "Glm4", "Gemma2", "Gemma3", "Cohere2", "GptOss")
 
 
 def build(family="Llama", attention="eager"):
-    name = "Gemma3Text" if family == "Gemma3" else family
-    config = getattr(transformers, f"{name}Config")(**{**SHAPE, **FAMILIES[family]})
-    torch.manual_seed(0)
-    model = getattr(transformers, f"{family}ForCausalLM")(config).eval().requires_grad_(False)
+    layers = {"num_hidden_layers": 2}
+    if "layer_types" in families.FAMILIES[family]:
+        layers["layer_types"] = families.ALTERNATING[:2]
+    model = families.build(family, **layers).requires_grad_(False)
     model.set_attn_implementation(attention)
     return model
-
-
-def prompt(tokens=TOKENS, batch=1, seed=1):
-    return torch.randint(3, 97, (batch, tokens), generator=torch.Generator().manual_seed(seed))
 
 
 @contextlib.contextmanager

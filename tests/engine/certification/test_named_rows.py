@@ -17,7 +17,6 @@ from routesparse.engine.prompts.text import Prompt
 from tests.engine import tiny_shape
 
 N = 200
-SHAPE = tiny_shape.SHAPE
 
 
 def made(heads=4, seed=0):
@@ -134,9 +133,7 @@ def test_a_chunked_prefill_has_each_named_row_in_its_chunk(tiny):
 
 
 def test_rows_are_not_named_in_chunks_whose_beginning_a_sliding_window_s_cache_forgot(tiny):
-    from transformers import MistralConfig, MistralForCausalLM
-
-    model, ids = MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=32)).eval(), tiny[1]
+    model, ids = tiny_shape.decoder("Mistral", sliding_window=32), tiny[1]
     with certify(model, rows=4, rows_at=["150:154"]) as whole:
         model(ids)
     assert [row.position for row in whole.last.named] == [150, 151, 152, 153]
@@ -169,10 +166,7 @@ def test_rows_that_no_prompt_had_and_padded_batches_are_refused(tiny):
 
 @pytest.fixture(scope="module")
 def tiny():
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**SHAPE)).eval().requires_grad_(False)
+    model = tiny_shape.decoder().requires_grad_(False)
     return model, torch.randint(3, 97, (1, N), generator=torch.Generator().manual_seed(1))
 
 

@@ -101,10 +101,6 @@ def test_values_may_be_of_another_size_than_keys(oracle):
     assert found.verdict.level == "exact" and found.run.largest_error < 1e-5
 
 
-def every_row(batch, n_q):
-    return torch.arange(n_q).expand(batch, HEADS, -1)
-
-
 def whole_mask(reads, batch, n_q, n_k):
     """What ``Reads.at`` says of every row: bool [B, H, n_q, n_k], causal."""
     rows = torch.arange(n_q)

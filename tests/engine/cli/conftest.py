@@ -1,6 +1,28 @@
 """Fixtures of the commands' tests."""
 
+import random
+
 import pytest
+
+WORDS = (
+    "the",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "over",
+    "a",
+    "lazy",
+    "dog",
+    "while",
+    "wizards",
+    "draw",
+    "jugs",
+)
+
+
+def words(seed, count=400):
+    return " ".join(random.Random(seed).choices(WORDS, k=count))
 
 
 @pytest.fixture
@@ -8,3 +30,9 @@ def prompt(tmp_path):
     file = tmp_path / "prompt.txt"
     file.write_text("the quick brown fox jumps over the lazy dog. " * 14)
     return file
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model, tmp_path_factory):
+    """A tiny saved model with one token per byte, beside the latency profile that fits it."""
+    return tiny_model.save_measured(tmp_path_factory.mktemp("model"))

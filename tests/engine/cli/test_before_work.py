@@ -7,9 +7,8 @@ import pytest
 
 
 @pytest.fixture
-def data(tmp_path, monkeypatch):
+def data(tmp_path, home):
     """One book, and two rows of one task."""
-    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
     row = {"input": "Who?", "context": "ledger " * 50, "answers": ["Ann"], "length": 1, "language": "en"}
     file = tmp_path / "data" / "benchmarks" / "longbench" / "hotpotqa.jsonl"
     file.parent.mkdir(parents=True)

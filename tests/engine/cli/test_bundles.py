@@ -6,43 +6,25 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
-from typing import get_type_hints
 
 import pyarrow.parquet as pq
 import pytest
 
 from routesparse.engine import paths
-from routesparse.engine.rows import RunRecord, RunRow
 from routesparse.engine.store.bundle import verify_bundle, write_bundle
 from tests.engine.conftest import files_of
 
-SAMPLES = {str: "x", int: 1, float: 0.5, bool: True}
-UNITS = ("units", "sparse_units", "expanded_units", "dense_fallback_units", "dense_router_units")
-ROW = {name: SAMPLES.get(hint) for name, hint in get_type_hints(RunRow).items()}
-ROW |= {"config_json": "{}", "versions_json": "{}", "prompt_name": "p.txt", "policy": "certified"}
-ROW |= {"probe_mode": "exact", "audit_depth": "none", "dtype": "float32", **dict.fromkeys(UNITS, 0)}
-ROW |= {"created_at": "2026-01-01T00:00:00+00:00"}
-
-
-def run_row(run_id, **overrides):
-    """A RunRow of plausible values, each of its field's type."""
-    return RunRow(**{**ROW, "run_id": run_id, **overrides})
-
 
 @pytest.fixture
-def home(tmp_path, monkeypatch):
-    folder = tmp_path / "home"
-    monkeypatch.setenv("ROUTESPARSE_HOME", str(folder))
-    return folder
+def bundle(factory, tmp_path):
+    """Make a small bundle outside the home folder."""
+    small = factory.small_record()
 
-
-@pytest.fixture
-def bundle(tmp_path):
-    """Make a bundle outside the home folder."""
-
-    def make(run_id="run-a", **overrides):
-        return write_bundle(RunRecord(run=run_row(run_id, **overrides)), tmp_path / "elsewhere")
+    def make(run_id="run-a", place="elsewhere", **overrides):
+        made = replace(small, run=replace(small.run, **overrides))
+        return write_bundle(factory.rename(made, run_id), tmp_path / place)
 
     return make
 
@@ -69,7 +51,7 @@ def test_a_run_that_the_store_already_took_is_not_spooled_again(run, home, bundl
 
 def test_the_same_id_with_other_content_is_refused(refused, run, home, bundle, tmp_path):
     run("ingest", bundle())
-    other = write_bundle(RunRecord(run=run_row("run-a", tokens=77)), tmp_path / "other")
+    other = bundle(place="other", tau=0.5)
     assert "run-a is already there with other content" in refused("ingest", other)
 
 
@@ -135,7 +117,7 @@ def test_a_file_is_replaced_where_that_is_asked_for_alone(refused, run, home, bu
 
 
 def test_report_writes_one_page_and_replaces_none_unasked(refused, run, home, bundle, tmp_path, monkeypatch):
-    run("ingest", bundle(routed=False))
+    run("ingest", bundle())
     monkeypatch.chdir(tmp_path)
     code, out, _ = run("report", "run-", "--json")
     assert (code, json.loads(out)["file"]) == (0, "run-a.html")
@@ -249,7 +231,7 @@ class TestRuns:
 
     def test_spool_and_store_newest_first_and_broken_ones_named(self, run, home, bundle):
         run("ingest", bundle("old"))
-        shutil.copytree(bundle("new", created_at="2026-03-01T00:00:00+00:00"), home / "bundles" / "new")
+        shutil.copytree(bundle("new", created_at="2027-03-01T00:00:00+00:00"), home / "bundles" / "new")
         (paths.spool() / "torn").mkdir()
         (paths.spool() / ".tmp-half-written").mkdir()
         code, out, _ = run("runs", "--json")
@@ -258,7 +240,7 @@ class TestRuns:
         assert (code, listed) == (0, [("new", "store"), ("old", "spool"), ("torn", "spool")])
         assert rows[2]["problem"] == "torn/run.parquet is missing; copy the bundle again"
         text = run("runs")[1]
-        assert all(name in text for name in ("new", "old", "torn", "p.txt", "is missing"))
+        assert all(name in text for name in ("new", "old", "torn", "needles-16k.txt", "is missing"))
         assert len(json.loads(run("runs", "--json", "--limit", "1")[1])["runs"]) == 1
 
     def test_a_bundle_made_under_a_login_says_who_will_see_it(self, run, home, bundle):
@@ -285,7 +267,7 @@ class TestRuns:
         pq.write_table(table.set_column(1, "created_at", [[None]]), file)
         code, out, _ = run("runs", "--json")
         rows = {row["run_id"]: row for row in json.loads(out)["runs"]}
-        assert code == 0 and rows["good"]["tokens"] == 1
+        assert code == 0 and rows["good"]["tokens"] == 2048
         assert "no plain file but a pipe" in rows["pipe"]["problem"]
         assert "created_at" in rows["null"]["problem"]
         assert run("runs")[0] == 0
@@ -293,7 +275,6 @@ class TestRuns:
 
 def test_the_database_is_never_opened(home, bundle, tmp_path):
     """A DuckDB file held by the web process (here: not even a database) disturbs none of the three."""
-    home.mkdir()
     (home / "routesparse.duckdb").write_bytes(b"held by the web process")
     code = (
         "import sys; from routesparse.engine.cli.main import main; source, target = sys.argv[1:]; "

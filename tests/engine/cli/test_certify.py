@@ -35,17 +35,17 @@ def told(run, model, home):
     return call
 
 
-def test_the_model_s_own_attention_is_exact(told, run, model, home):
+def test_the_model_s_own_attention_is_exact(printed, told, model, home):
     code, found, err = told("--rows", 16)
     assert code == 0, err
     assert found["function"] == "sdpa" and found["plan"] is None and found["verdict"]["level"] == "exact"
     assert found["run"]["rows"] == 2 * 2 * 16 and len(found["heads"]) == 4
-    code, out, _ = run("certify", "--model", model, "--prompt", model.parent / "prompt.txt")
-    assert code == 0 and "attention 'sdpa': exact" in out and "beyond rounding" in out
+    out = printed("certify", "--model", model, "--prompt", model.parent / "prompt.txt")
+    assert "attention 'sdpa': exact" in out and "beyond rounding" in out
     assert "--rows-of" not in out, "nothing was lost, so nothing is suggested"
     asked = ("certify", "--model", model, "--prompt", model.parent / "prompt.txt")
-    code, out, _ = run(*asked, "--confidence", 0.995, "--method", "window=128")
-    assert code == 0 and "at 99.5% confidence each" in out and "--rows-of 'its question'" in out
+    out = printed(*asked, "--confidence", 0.995, "--method", "window=128")
+    assert "at 99.5% confidence each" in out and "--rows-of 'its question'" in out
     assert told("--attention", "eager")[1]["function"] == "eager"
 
 
@@ -171,7 +171,7 @@ def test_a_mask_of_another_prompt_or_model_is_refused(told, tmp_path, shape, mes
     assert code == 2 and message in err
 
 
-def test_our_own_router_is_certified_and_listed_and_exported(told, run, model, home, tmp_path):
+def test_our_own_router_is_certified_and_listed_and_exported(printed, told, run, model, home, tmp_path):
     code, found, err = told("--method", "routesparse", "--rows", 32)
     assert code == 0, err
     made = read_certificate(Path(found["bundle"]))
@@ -185,8 +185,7 @@ def test_our_own_router_is_certified_and_listed_and_exported(told, run, model, h
     worst = max(heads, key=lambda claim: claim.largest_error)
     assert worst.largest_error == whole.largest_error and 0 <= worst.worst_position < row.tokens
 
-    code, out, err = run("runs", "--json")
-    assert code == 0, err
+    out = printed("runs", "--json")
     (listed,) = json.loads(out)["runs"]
     assert (listed["kind"], listed["run_id"]) == ("certificate", row.run_id)
     assert "certificate of" in run("runs")[1]

@@ -9,11 +9,6 @@ from unittest.mock import Mock
 import pytest
 
 
-@pytest.fixture(scope="module")
-def model(tiny_model, tmp_path_factory):
-    return tiny_model.save_measured(tmp_path_factory.mktemp("failures"))
-
-
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")], ids=["nan", "inf"])
 def test_nan_or_inf_in_a_layer_names_the_layer(refused, home, tiny_model, tmp_path, prompt, poison):
     sick = tiny_model.save(tmp_path / "sick", poison=poison)

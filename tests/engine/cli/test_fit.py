@@ -1,7 +1,6 @@
 """``routesparse fit``: from folders of text to a fit that analyze and jobs aim by; one line per error. CPU."""
 
 import json
-import random
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +13,7 @@ from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.models.files import revision_of
 from routesparse.engine.prompts.text import decode_prompt
 from routesparse.engine.runtime import replay
-
-WORDS = ("fox", "dog", "over", "a", "lazy")
-
-
-@pytest.fixture(scope="module")
-def model(tiny_model, tmp_path_factory):
-    """A tiny saved model with one token per byte, and a home with a latency profile that fits it."""
-    return tiny_model.save_measured(tmp_path_factory.mktemp("fit"))
+from tests.engine.cli.conftest import words
 
 
 @pytest.fixture
@@ -38,8 +30,7 @@ def kinds(tmp_path_factory):
     for kind in ("verse", "law"):
         (made / kind).mkdir()
         for number in range(3):
-            words = random.Random(f"{kind}{number}").choices(WORDS, k=500)
-            (made / kind / f"{number}.txt").write_text(" ".join(words))
+            (made / kind / f"{number}.txt").write_text(words(f"{kind}{number}"))
     return made
 
 
@@ -48,7 +39,9 @@ def fit(run, model, kinds, *more):
     return run("fit", model, *folders, "--tokens", 600, "--windows", 6, "--prices", "0.5,4", *more)
 
 
-def test_a_model_is_fitted_and_aimed_with_and_the_rows_stay(run, model, home, kinds, short, tmp_path):
+def test_a_model_is_fitted_and_aimed_with_and_the_rows_stay(
+    printed, run, model, home, kinds, short, tmp_path
+):
     code, out, err = fit(run, model, kinds, "--json")
     assert code == 0, err
     told, made = json.loads(out), fitted.of_model(revision_of(model))
@@ -69,11 +62,9 @@ def test_a_model_is_fitted_and_aimed_with_and_the_rows_stay(run, model, home, ki
         x for x in lines if '"kl"' in x
     ]
 
-    (tmp_path / "a.txt").write_text(" ".join(random.Random(9).choices(WORDS, k=220)))
+    (tmp_path / "a.txt").write_text(words(9, 170))
     shared = ("analyze", tmp_path / "a.txt", "--model", model, "--break-even", 512, "--segment", 1_024)
-    code, out, err = run(*shared, "--json")
-    assert code == 0, err
-    found = json.loads(out)
+    found = json.loads(printed(*shared, "--json"))
     loss = found["loss"]
     manifest = json.loads((Path(found["bundle"]) / "manifest.json").read_text())
     assert manifest["config"]["head_floors"] == floors.tolist()

@@ -1,11 +1,12 @@
 """The guide "Your own model in ten minutes" of engine/README.md, line by line on a tiny model. CPU."""
 
-import random
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+
+from tests.engine.cli.conftest import words
 
 ROOT = Path(__file__).resolve().parents[3]
 GUIDE = (ROOT / "engine" / "README.md").read_text().split("### Your own model in ten minutes\n", 1)[1]
@@ -23,29 +24,21 @@ SMALLER = {
 }
 
 
-@pytest.fixture(scope="module")
-def model(tiny_model, tmp_path_factory):
-    return tiny_model.save_measured(tmp_path_factory.mktemp("own"))
-
-
 @pytest.mark.timeout(600)
 def test_every_line_of_the_guide_runs_in_its_order(run, model, home, tmp_path, monkeypatch):
     folder = tmp_path / "texts"
     folder.mkdir()
-    words = ("the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "while")
     for number in range(4):
-        rng = random.Random(number)
-        (folder / f"{number}.txt").write_text(" ".join(rng.choices(words, k=400)))
-    prompt = " ".join(random.Random("prompt").choices(words, k=400))[:560]
-    (tmp_path / "prompt.txt").write_text(prompt)
+        (folder / f"{number}.txt").write_text(words(number))
+    (tmp_path / "prompt.txt").write_text(words("prompt")[:560])
     monkeypatch.chdir(tmp_path)
     assert [line.split()[0] for line in LINES] == [
         *("doctor", "profile", "analyze", "tune", "calibrate", "analyze")
     ]
     told = []
     for line in LINES:
-        words_given = [str(model) if word == "MODEL" else word for word in shlex.split(line)]
-        code, out, err = run(*words_given, *SMALLER[words_given[0]])
+        given = [str(model) if word == "MODEL" else word for word in shlex.split(line)]
+        code, out, err = run(*given, *SMALLER[given[0]])
         assert code == 0, (line, err)
         told.append(out + err)
     assert (home / "calibrations" / "mine.json").is_file()

@@ -44,11 +44,10 @@ def test_a_home_that_cannot_be_one_is_refused(run, monkeypatch, variable):
     assert code == 2 and "error: " in err and "Traceback" not in err
 
 
-def test_a_home_of_other_odd_characters_is_backed_up_and_restored(run, tmp_path, monkeypatch):
+def test_a_home_of_other_odd_characters_is_backed_up_and_restored(printed, run, tmp_path, monkeypatch):
     assert run("backup", "backup % #1")[0] == 0
     monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "new % #"))
-    code, _, err = run("restore", "backup % #1")
-    assert code == 0, err
+    printed("restore", "backup % #1")
     with pytest.raises(InputError, match=r"has a '\?'"):
         back_up(paths.home(), tmp_path / "b?c")
 

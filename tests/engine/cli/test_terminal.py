@@ -18,12 +18,6 @@ HOSTILE = "[/x] :bomb: \x1b[2J\x9b2J \u202egnp\u2066 a\u200bb \r\x07\x7f\udcff"
 FOLDER = HOSTILE.replace("/", "")
 
 
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 def harmless(text):
     assert all(c.isprintable() or c == "\n" for c in text), ascii(text)
     return text

@@ -1,7 +1,6 @@
 """``routesparse tune``: from text files to a price that analyze and jobs take; one line per error. CPU."""
 
 import json
-import random
 import shutil
 from dataclasses import replace
 
@@ -19,15 +18,10 @@ from routesparse.engine.models.files import revision_of
 from routesparse.engine.models.load import load_model
 from routesparse.engine.prompts.text import PromptText
 from routesparse.engine.store.bundle import read_bundle
+from tests.engine.cli.conftest import words
 
 # Six windows bound no loss below 1.6 times the limit at the usual confidence.
 SMALL = ("--tokens", 600, "--windows", 6, "--prices", "0.5,0.25", "--confidence", 0.6)
-
-
-@pytest.fixture(scope="module")
-def model(tiny_model, tmp_path_factory):
-    """A tiny saved model with one token per byte, and a home with a latency profile that fits it."""
-    return tiny_model.save_measured(tmp_path_factory.mktemp("tune"))
 
 
 @pytest.fixture(scope="module")
@@ -36,16 +30,15 @@ def texts(tmp_path_factory):
     made = tmp_path_factory.mktemp("texts") / "mine"
     made.mkdir()
     for number in range(2):
-        rng = random.Random(number)
-        (made / f"{number}.txt").write_text(" ".join(rng.choices(("fox", "dog", "over", "a", "lazy"), k=400)))
+        (made / f"{number}.txt").write_text(words(number))
     return made
 
 
-def test_a_price_is_measured_chosen_and_used_by_its_name(run, model, home, texts, tmp_path, monkeypatch):
+def test_a_price_is_measured_chosen_and_used_by_its_name(
+    printed, run, model, home, texts, tmp_path, monkeypatch
+):
     arguments = ("tune", "mine", "--prompts", texts, "--model", model, "--target", "kl=5", *SMALL, "--json")
-    code, out, err = run(*arguments)
-    assert code == 0, err
-    told = json.loads(out)
+    told = json.loads(printed(*arguments))
     assert told["path"] == str(home / "calibrations" / "tuned" / "mine-kl.json")
     made = tuned.load("mine-kl")
     assert (made.price, made.measure, made.confidence) == (0.5, "kl", 0.6) == (told["price"], "kl", 0.6)
@@ -58,8 +51,8 @@ def test_a_price_is_measured_chosen_and_used_by_its_name(run, model, home, texts
     rows = home / "tuning" / "mine-kl.jsonl"
     size = rows.stat().st_size
     again = ("--rows", rows, "--target", "agreement=0.01", "--name", "other", "--confidence", 0.6)
-    code, out, _ = run("tune", "mine", *again)
-    assert code == 0 and rows.stat().st_size == size and "unit: window" in out
+    out = printed("tune", "mine", *again)
+    assert rows.stat().st_size == size and "unit: window" in out
     alone = replace(made.parts[0], documents=6)
     assert tune.counted(alone, "windows") == "mine: 6 windows of 6 documents; unit: window"
     assert tuned.load("other").measure == "agreement"
@@ -81,9 +74,7 @@ def test_a_price_is_measured_chosen_and_used_by_its_name(run, model, home, texts
         code, _, err = run(*command)
         told = "promises nothing here: 'mine-kl' was tuned on windows of up to 600 tokens"
         assert code == 0 and told in " ".join(err.split())
-        code, out, err = run(*of_folder, "--json")
-        assert code == 0, err
-        (made,) = json.loads(out)["runs"]
+        (made,) = json.loads(printed(*of_folder, "--json"))["runs"]
         assert told in made["warnings"][0]
         assert f"p.txt: warning: price 0.5 is used, but {told}" in " ".join(run(*of_folder)[1].split())
     code, _, err = run(*command, "--price", 1)
@@ -123,15 +114,14 @@ def test_a_price_is_chosen_for_gold_answers_and_used_by_its_name(run, model, hom
         assert code == 2 and told in err.splitlines()[-1]
 
 
-def test_several_processes_measure_what_one_does(run, model, home, texts, tmp_path, monkeypatch):
+def test_several_processes_measure_what_one_does(printed, model, home, texts, tmp_path, monkeypatch):
     """Each with as many threads as one, on which a CPU's sums depend; a second command finds all of it."""
     monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
     common = ("tune", "mine", "--prompts", texts, "--model", model, "--target", "kl=5", *SMALL)
     found = {}
     for name, more in (("one", ()), ("two", ("--processes", 2))):
         file = tmp_path / f"{name}.jsonl"
-        code, _, err = run(*common, "--rows", file, "--name", name, *more)
-        assert code == 0, err
+        printed(*common, "--rows", file, "--name", name, *more)
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         lines = [line for line in lines if "kl" in line]
         measured = [{k: v for k, v in line.items() if k != "commit" and k[-3:] != "_ms"} for line in lines]
@@ -139,8 +129,8 @@ def test_several_processes_measure_what_one_does(run, model, home, texts, tmp_pa
     assert len(found["one"]) == 12 and found["one"] == found["two"]
     assert "--processes" not in tuned.load("two").command
     size = len(file.read_text().splitlines())
-    code, _, err = run(*common, "--rows", file, "--name", "two")
-    assert code == 0 and len(file.read_text().splitlines()) == size + 1, "a header, and no row again"
+    printed(*common, "--rows", file, "--name", "two")
+    assert len(file.read_text().splitlines()) == size + 1, "a header, and no row again"
 
 
 def _recorded(home):

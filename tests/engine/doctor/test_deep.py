@@ -13,9 +13,8 @@ from tests.engine import shipped_profile
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
-    shipped_profile.keep(tmp_path / "home")
+def profile(home):
+    shipped_profile.keep(home)
 
 
 def test_the_bundled_model_agrees_with_the_oracle_in_three_layers():

@@ -24,9 +24,8 @@ _spec.loader.exec_module(gguf_files)
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch):
+def home(home, monkeypatch):
     """An empty home, and files read in this process: one of its own takes seconds to start."""
-    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
 
     class Here:
         lock = gguf._process.lock
@@ -41,7 +40,7 @@ def home(tmp_path, monkeypatch):
             return 0
 
     monkeypatch.setattr(gguf, "_process", Here())
-    return tmp_path / "home"
+    return home
 
 
 def test_a_file_is_unpacked_once_within_bounds_and_is_that_model(tmp_path, monkeypatch, capsys):

@@ -24,13 +24,6 @@ TEXT = "A grey ship lay beyond the pier, and nobody in the harbour had seen it c
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch):
-    """A home of its own."""
-    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
-@pytest.fixture
 def loaded(tiny_model, home, monkeypatch):
     """A tiny model whose predictions are sharp; so short prompts are replayed, too."""
     monkeypatch.setattr(replay, "LEAST_ROWS", 64)
@@ -130,7 +123,7 @@ def test_a_replay_without_memory_costs_the_prediction_and_not_the_run(loaded, mo
     assert record.run.routed and record.run.loss_nats is None and record.losses == ()
 
 
-def test_command_line_and_json_tell_the_loss_first(run, loaded, home, tmp_path):
+def test_command_line_and_json_tell_the_loss_first(printed, run, loaded, home, tmp_path):
     (tmp_path / "ship.txt").write_text(TEXT)
     shared = (
         "analyze",
@@ -142,19 +135,17 @@ def test_command_line_and_json_tell_the_loss_first(run, loaded, home, tmp_path):
         "--segment",
         1_024,
     )
-    code, out, err = run(*shared, "--json")
-    assert code == 0, err
-    told = json.loads(out)["loss"]
+    told = json.loads(printed(*shared, "--json"))["loss"]
     assert told["loss_nats"] >= 0 and len(told["stretches"]) == 4 and told["loss_fit"] is None
-    code, out, err = run(*shared)
-    assert code == 0 and "predicted loss 0." in out and "this model is not fitted; 64 rows replayed" in out
+    out = printed(*shared)
+    assert "predicted loss 0." in out and "this model is not fitted; 64 rows replayed" in out
     code, _, err = run(*shared, "--loss", 0.01)
     assert code == 2 and "is not fitted" in err and "routesparse fit" in err
     code, _, err = run(*shared, "--loss", 0.01, "--price", 1)
     assert code == 2 and "--loss sets the price" in err
 
 
-def test_certify_tells_the_loss_of_anybodys_attention(run, loaded, home, tmp_path):
+def test_certify_tells_the_loss_of_anybodys_attention(printed, loaded, home, tmp_path):
     (tmp_path / "ship.txt").write_text(TEXT)
     shared = ("certify", "--prompt", tmp_path / "ship.txt", "--model", home / "tiny")
     found = {}
@@ -163,8 +154,7 @@ def test_certify_tells_the_loss_of_anybodys_attention(run, loaded, home, tmp_pat
         ("window", ("--method", "window=128")),
         ("ours", ("--method", "routesparse")),
     ):
-        code, out, err = run(*shared, *more, "--json")
-        assert code == 0, err
+        out = printed(*shared, *more, "--json")
         found[name] = json.loads(out)["loss"]
     assert found["own"]["loss_nats"] < 1e-6 < found["window"]["loss_nats"]
     assert {one["replayed_rows"] for one in found.values()} == {64}
@@ -174,19 +164,17 @@ def test_certify_tells_the_loss_of_anybodys_attention(run, loaded, home, tmp_pat
     (tmp_path / "ship.txt").write_text(changing)
     group = {"algorithm": "skip_softmax", "threshold_scale_factor": 0.9 * len(changing)}
     (tmp_path / "config.json").write_text(json.dumps({"sparse_attention_config": group}))
-    code, out, err = run(*shared, "--served", tmp_path, "--json")
-    assert code == 0, err
-    served = json.loads(out)["loss"]
+    served = json.loads(printed(*shared, "--served", tmp_path, "--json"))["loss"]
     assert served["loss_nats"] > 1e-6 and served["loss_bound"] is None
     (tmp_path / "ship.txt").write_text(TEXT)
     header = HEADER | {"revision": loaded.revision}
     fitted_from(rows("prose", 24), [header], Heads(None, None), name="t", command="c").save(
         home / "fits" / "t.json"
     )
-    code, out, _ = run(*shared, "--method", "window=128")
-    assert code == 0 and "no bound, by the factor of its fit; 64 rows replayed" in out
-    code, out, _ = run(*shared, "--method", "routesparse")
-    assert code == 0 and "(95%), by the factor of its fit" in out
+    out = printed(*shared, "--method", "window=128")
+    assert "no bound, by the factor of its fit; 64 rows replayed" in out
+    out = printed(*shared, "--method", "routesparse")
+    assert "(95%), by the factor of its fit" in out
 
 
 def test_route_aims_at_a_loss_by_the_models_fit_and_its_head_floors(tiny_model, home):

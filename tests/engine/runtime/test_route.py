@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-import transformers
 
 from routesparse.engine import RouterConfig, route
 from routesparse.engine.config import default_config
@@ -23,7 +22,6 @@ from routesparse.engine.runtime import transformers as hf
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.store.bundle import read_bundle
 from tests.engine import tiny_shape
-from tests.engine.tiny_shape import SHAPE
 
 CONFIG = tiny_shape.config(512)
 TOKENS = 640
@@ -194,14 +192,9 @@ def test_below_break_even_every_layer_asks_where_attention_is_not_plain(watched,
 
 def test_a_model_of_windows_and_whole_layers_leaves_one_prompt():
     kinds = ["full_attention", "sliding_attention"] * 2
-    shape = {**SHAPE, "num_hidden_layers": 4}
-    config = transformers.Qwen2Config(
-        **shape, use_sliding_window=True, sliding_window=64, max_window_layers=2, layer_types=kinds
-    )
-    model, session = (
-        transformers.Qwen2ForCausalLM(config).eval(),
-        RoutingSession(CONFIG, profile=NamedProfile()),
-    )
+    windows = {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 2, "layer_types": kinds}
+    model = tiny_shape.decoder("Qwen2", num_hidden_layers=4, **windows)
+    session = RoutingSession(CONFIG, profile=NamedProfile())
     with torch.no_grad(), hf.routed_by(model, session):
         for _ in range(2):
             model(prompt(256), use_cache=False)
