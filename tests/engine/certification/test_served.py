@@ -91,7 +91,6 @@ def changed(path, value):
         ),
         (changed("threshold_scale_factor.formula", "a + b * target_sparsity"), 'formula is "a \\+ b'),
         (changed("threshold_scale_factor.formula", None), "threshold_scale_factor.formula is null"),
-        (changed("threshold_scale_factor.prefill", None), "threshold_scale_factor.prefill is null"),
         (
             changed("threshold_scale_factor.prefill.log_a", 1.0),
             "prefill.log_a is 1.0, it must be left out; known are a",
@@ -111,11 +110,6 @@ def changed(path, value):
             {"sparse_attention_config": {"config_groups": {}}},
             "config_groups is {}, it must be an object of one group",
         ),
-        (
-            {"sparse_attention_config": {"sparse_topk_blocks": 16}},
-            "sparse_topk_blocks is 16, it must be left out",
-        ),
-        ({"sparse_attention_config": None}, "sparse_attention_config is null, it must be an object"),
         ({"model_type": "llama"}, "has no sparse_attention_config, so its attention is served dense"),
         ({"prise": 1}, "unknown configuration names prise"),
         ([], "it is one list, not an object"),

@@ -21,13 +21,12 @@ from routesparse.engine.cli import bundles as cli_bundles
 from routesparse.engine.export import report_certificate
 from routesparse.engine.schema import FieldError
 from routesparse.engine.store import bundle, checks, tables, thumbnail
+from tests.engine.store import factory
 from tests.fuzz.fuzzed import swollen
-from tests.fuzz.fuzzed.samples import tests_module
 from tests.fuzz.fuzzed.target import SEEDS, Target, bytes_like, json_bytes, scrambled, written
 
-_MADE = tests_module("store/factory.py")
-SMALL = _MADE.make_record("run", layers=2, heads=2, segments=1, tokens=2048, probe_columns=16)
-CERTIFICATE = _MADE.make_certificate("certificate", layers=2, heads=2)
+SMALL = factory.make_record("run", layers=2, heads=2, segments=1, tokens=2048, probe_columns=16)
+CERTIFICATE = factory.make_certificate("certificate", layers=2, heads=2)
 
 
 def _zip(content: bytes, folder: Path) -> None:

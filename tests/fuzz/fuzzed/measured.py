@@ -23,35 +23,8 @@ _ABOUT = {
     "stamp": _STAMP,
     "tokens": 600,
 }
-_TUNED = {
-    **_ABOUT,
-    "schema": tuned.SCHEMA,
-    "kind": tuned.KIND,
-    **{
-        "name": "x",
-        "domain": "x",
-        "measure": "kl",
-        "target": 0.01,
-        "limit": 0.01,
-        "cap": 0.04,
-        "confidence": 0.95,
-    },
-    **{"price": 0.5, "robust": False, "model_revision": "0", "documents": ["0"], "seed": 0, "commit": None},
-    **{"measured": ["x"], "command": "x"},
-    "tested": [
-        {
-            "price": price,
-            "loss": 0.0,
-            "bound": 0.0,
-            "largest": 0.0,
-            "above": 0.0,
-            "area": 0.1,
-            "kept": price < 1,
-        }
-        for price in (0.5, 1.0)
-    ],
-    "parts": [{"domain": "x", "unit": "window", "windows": 8, "documents": 2, "clusters": 2}],
-}
+_TUNED = json.loads((paths.DATA / "calibrations" / "tuned" / "prose-kl.json").read_text())
+_TUNED["tested"] = [one for one in _TUNED["tested"] if 0.5 <= one["price"] <= _TUNED["price"]]
 _ROW = {
     "split": "calibration",
     "index": 0,

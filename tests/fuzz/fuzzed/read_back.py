@@ -9,7 +9,7 @@ from pathlib import Path
 from routesparse.engine import errors
 from routesparse.engine.operations import backup
 from routesparse.engine.results import evaluations, report
-from tests.fuzz.fuzzed.samples import tests_module
+from tests.engine.results import values
 from tests.fuzz.fuzzed.target import Target, json_bytes, written
 
 _BACKED_UP = {"jobs.sqlite3": b"a queue", "prompts/job.txt": b"a prompt", "logs/worker.jsonl": b"{}"}
@@ -48,7 +48,7 @@ TARGETS: dict[str, Target] = {
         _fill_backup,
     ),
     "evaluations": Target(
-        json_bytes(tests_module("results/values.py").scores()),
+        json_bytes(values.scores()),
         written("scores.json", lambda file: shown(evaluations.read(file))),
         (errors.ResultsError,),
     ),
