@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
+
 import pytest
 
 from routesparse.engine import shared_folder
@@ -41,10 +43,11 @@ def lake_address(new_lake, home):
 @pytest.fixture
 def opened(request, home):
     """Opens the store of this test, also a second time: in a DuckDB file, or in DuckLake on PostgreSQL."""
-    if getattr(request, "param", "file") == "file":
-        return lambda: Store(home / "routesparse.duckdb")
-    address = request.getfixturevalue("lake_address")
-    return lambda: LakeStore(address, home, home)
+    kind, *where = Store, home / "routesparse.duckdb"
+    if getattr(request, "param", "file") == "lake":
+        kind, *where = LakeStore, request.getfixturevalue("lake_address"), home, home
+    with ExitStack() as stores:
+        yield lambda: stores.enter_context(closing(kind(*where)))
 
 
 @pytest.fixture
@@ -64,6 +67,4 @@ def take_in(store, home):
 @pytest.fixture
 def store(opened):
     """An empty store."""
-    store = opened()
-    yield store
-    store.close()
+    return opened()

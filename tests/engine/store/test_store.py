@@ -114,9 +114,8 @@ def visible(folder):
 
 
 @both
-def test_same_id_with_other_contents_is_rejected(store, small, factory, home):
-    bundle.write_bundle(small, home / "spool")
-    spool.ingest_spool(store)
+def test_same_id_with_other_contents_is_rejected(store, take_in, small, home):
+    take_in(small)
     bundle.write_bundle(replace(small, run=replace(small.run, tau=0.5)), home / "spool")
     report = spool.ingest_spool(store)
     assert "other contents" in report.rejected[0].reason
@@ -219,9 +218,8 @@ def test_whatever_lies_in_the_spool_is_set_aside_and_the_others_come_in(store, s
 
 
 @both
-def test_deleted_run_can_be_restored(store, small, home):
-    bundle.write_bundle(small, home / "spool")
-    spool.ingest_spool(store)
+def test_deleted_run_can_be_restored(store, take_in, small):
+    take_in(small)
     before = counts(store)
     store.delete_run(small.run.run_id)
     assert set(counts(store).values()) == {0}
@@ -271,10 +269,9 @@ def test_a_file_of_a_newer_version_is_refused_untouched(home):
     assert hashlib.sha256(path.read_bytes()).hexdigest() == before
 
 
-def test_a_store_of_an_older_version_is_made_anew_and_loses_nothing(store, opened, small, home):
+def test_a_store_of_an_older_version_is_made_anew_and_loses_nothing(store, take_in, opened, small, home):
     """Every row is there again, and what people added; the old file lies beside the new one."""
-    bundle.write_bundle(small, home / "spool")
-    spool.ingest_spool(store)
+    take_in(small)
     OwnerView(store, None).set_label(small.run.run_id, Label("kept", "a note", ("one", "two"), True))
     before = counts(store)
     store.close()
@@ -335,12 +332,9 @@ def test_failed_insert_survives_a_restart(store, opened, small, home, no_space):
         assert spool.ingest_spool(store).waiting
     store.close()
     again = opened()
-    try:
-        with no_space():
-            assert spool.recover(again).waiting and spool.ingest_spool(again).waiting
-        assert spool.ingest_spool(again).ingested == [small.run.run_id]
-    finally:
-        again.close()
+    with no_space():
+        assert spool.recover(again).waiting and spool.ingest_spool(again).waiting
+    assert spool.ingest_spool(again).ingested == [small.run.run_id]
 
 
 def test_a_sample_that_had_to_wait_is_a_sample_when_it_comes_in(store, small, home, no_space):
@@ -376,9 +370,8 @@ def test_a_waiting_bundle_that_broke_meanwhile_is_set_aside(store, small, home, 
 
 
 @both
-def test_threads_read_while_another_writes(store, small, factory, home):
-    bundle.write_bundle(small, home / "spool")
-    spool.ingest_spool(store)
+def test_threads_read_while_another_writes(store, take_in, small, factory, home):
+    take_in(small)
     problems = []
     reads, runs = (40, 10) if type(store) is Store else (5, 3)  # a lake's take fifty times as long
 
@@ -432,14 +425,11 @@ def test_kill_while_ingesting_leaves_whole_runs_only(opened, small, factory, hom
     process.wait(10)
     process.stdout.close()
     store = opened()
-    try:
-        found = counts(store)
-        assert found["run"] > 0
-        for table, per_run in (("layer_run", 2), ("head_choice", 4), ("candidate_score", 84), ("audit", 4)):
-            assert found[table] == found["run"] * per_run
-        spool.recover(store)
-        spool.ingest_spool(store)
-        assert store.run_ids() == set(ids)
-        assert counts(store)["candidate_score"] == 84 * len(ids)
-    finally:
-        store.close()
+    found = counts(store)
+    assert found["run"] > 0
+    for table, per_run in (("layer_run", 2), ("head_choice", 4), ("candidate_score", 84), ("audit", 4)):
+        assert found[table] == found["run"] * per_run
+    spool.recover(store)
+    spool.ingest_spool(store)
+    assert store.run_ids() == set(ids)
+    assert counts(store)["candidate_score"] == 84 * len(ids)
