@@ -1,26 +1,17 @@
-"""Fixtures of the browser tests: Chromium, pages that record what they fetch, and the modules of this folder.
+"""Fixtures of the browser tests: Chromium, and pages that record what they fetch.
 
 Skipped with a reason where Chromium (Debian's package) or Playwright is missing. No GPU.
 """
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
 from routesparse.engine.store.bundle import write_bundle
-
-HERE = Path(__file__).resolve().parent
-
-
-def _module(name: str, path: Path):
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from tests.e2e import serve
+from tests.engine.store import factory as store_factory
 
 
 def _host(url: str) -> str | None:
@@ -29,19 +20,13 @@ def _host(url: str) -> str | None:
 
 
 @pytest.fixture(scope="session")
-def serve():
-    """The module that starts dashboards and workers (serve.py)."""
-    return _module("e2e_serve", HERE / "serve.py")
-
-
-@pytest.fixture(scope="session")
 def factory():
     """The module that makes synthetic runs."""
-    return _module("e2e_factory", HERE.parent / "engine" / "store" / "factory.py")
+    return store_factory
 
 
 @pytest.fixture(scope="session")
-def site(serve, tmp_path_factory):
+def site(tmp_path_factory):
     """site(*records): the address of a dashboard that several files share, with these runs among others.
 
     Runs are listed with others: find one by ``?q=``.
@@ -61,7 +46,7 @@ def site(serve, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def browser(serve):
+def browser():
     """A headless Chromium."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if not serve.CHROMIUM.exists():
@@ -90,15 +75,3 @@ def context(browser):
 def page(context):
     """A page in it."""
     return context.new_page()
-
-
-@pytest.fixture(scope="session")
-def click_cell(serve):
-    """click_cell(page, layer, head): click the middle of a cell of the routing map."""
-    return serve.click_cell
-
-
-@pytest.fixture(scope="session")
-def save_picture(serve):
-    """save_picture(page, key, kind): the file of a card's chart."""
-    return serve.save_picture

@@ -122,10 +122,16 @@ def free_port() -> int:
 
 def _wait_until_healthy(address: str, process: subprocess.Popen[bytes], log: Path, seconds: float) -> None:
     deadline = time.monotonic() + seconds
-    while not _healthy(address):
+    while not answers(f"{address}/_stcore/health"):
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"the dashboard did not start:\n{log.read_text()[-2000:]}")
         time.sleep(0.1)
+
+
+def settled(page: Page, further_ms: float = 0) -> None:
+    """Wait until the page has been drawn to its end, and so much longer for what moves afterwards."""
+    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
+    page.wait_for_timeout(further_ms)
 
 
 def click_cell(page: Page, layer: int, head: int) -> None:
@@ -168,9 +174,10 @@ def _without_samples() -> Path:
     return home
 
 
-def _healthy(address: str) -> bool:
+def answers(address: str) -> bool:
+    """Whether something is served there."""
     try:
-        with _DIRECT.open(f"{address}/_stcore/health", timeout=2) as answer:
+        with _DIRECT.open(address, timeout=2) as answer:
             return answer.status == 200
     except (urllib.error.URLError, OSError):
         return False

@@ -3,13 +3,11 @@ no GPU."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -18,11 +16,13 @@ from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.store import bundle, spool
 from routesparse.engine.store.duckdb_store import Store
+from tests.e2e import serve
+from tests.e2e.serve import settled
+from tests.engine.results import values
 
 pytestmark = pytest.mark.timeout(400)
 RUN = "3f9a1c20d4e5b678"
 SWEEP = "5eeb" * 8
-VALUES = Path(__file__).parents[1] / "engine" / "results" / "values.py"
 PAGES = {
     "runs": "/",
     "job": "/?job={failed}",
@@ -71,7 +71,7 @@ def failed(home):
 
 
 @pytest.fixture(scope="module")
-def address(serve, factory, home, failed):
+def address(factory, home, failed):
     bundle.write_bundle(factory.make_record(RUN, hardness=0.9), home / "spool")
     bundle.write_bundle(factory.make_certificate(layers=8, heads=8), home / "spool")
     prose = factory.make_record("d0d0d0d090e1f007", hardness=0.7)
@@ -86,9 +86,6 @@ def address(serve, factory, home, failed):
         bundle.write_bundle(replace(made, run=run), home / "spool")
     evaluation = home / "evaluations" / "ruler"
     evaluation.mkdir(parents=True)
-    spec = importlib.util.spec_from_file_location("evaluation_values", VALUES)
-    values = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(values)
     (evaluation / "scores.json").write_text(json.dumps(values.scores()))
     # Before the first visit, which would not wait for so many.
     with closing(Store(home / "routesparse.duckdb")) as store:
@@ -111,7 +108,7 @@ def serious(page) -> list[str]:
 def drawn(page) -> None:
     """Wait until the page has been drawn to its end."""
     page.locator(".rs-title, .rs-state").first.wait_for()
-    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
+    settled(page)
     page.wait_for_function(SETTLED)
 
 
@@ -163,7 +160,7 @@ def test_axe_finds_nothing_serious_on_a_page_in_error(address, visit, name):
     assert serious(page) == []
 
 
-def test_axe_finds_nothing_serious_where_the_store_is_broken(serve, visit, tmp_path):
+def test_axe_finds_nothing_serious_where_the_store_is_broken(visit, tmp_path):
     (tmp_path / "routesparse.duckdb").write_bytes(b"this is no database")
     with serve.dashboard(tmp_path, samples=True) as address:
         page = visit(f"{address}/runs", "dark")

@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 import pytest
 
 from routesparse.app.ui.reason_words import shown
+from tests.e2e.serve import click_cell, save_picture, settled
 
 pytestmark = pytest.mark.timeout(180)
 RUN, AGAIN, BAD = "d4e5b678", "aaaa5679", "bad0bad0bad01111"
-STILL = "[data-testid=stApp][data-test-script-state=notRunning]"
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +41,6 @@ def address(site, factory, record, bad):
     return site(bad, replace(other, layers=slow), record)
 
 
-def still(page) -> None:
-    """Wait until the page has been drawn to its end."""
-    page.locator(STILL).wait_for()
-    page.wait_for_timeout(400)
-
-
 def shows(page, record, layer: int, head: int) -> None:
     """The panel of a head, with the stored reason in the pages' words."""
     page.get_by_text(f"Layer {layer}, head {head}: why").wait_for()
@@ -54,11 +48,11 @@ def shows(page, record, layer: int, head: int) -> None:
     page.get_by_text(shown(reason)).first.wait_for()
 
 
-def test_from_runs_to_a_reason_and_back_by_link(address, context, page, record, click_cell):
+def test_from_runs_to_a_reason_and_back_by_link(address, context, page, record):
     page.goto(f"{address}/?q={RUN}")
     table = page.locator("[data-testid=stDataFrame]").first
     table.locator("canvas").first.wait_for()
-    still(page)
+    settled(page, 400)
     # The table is a canvas: the first row's prompt cell lies below the header, right of the tick box.
     table.click(position={"x": 90, "y": 48})
     page.wait_for_url("**/map?run=*")
@@ -79,10 +73,10 @@ def test_from_runs_to_a_reason_and_back_by_link(address, context, page, record, 
     assert context.failures == [] and context.hosts() == {"127.0.0.1"}
 
 
-def test_keys_move_the_choice_and_back_and_forward_walk_through_the_views(address, page, record, click_cell):
+def test_keys_move_the_choice_and_back_and_forward_walk_through_the_views(address, page, record):
     page.goto(f"{address}/map?run={RUN}&layer=5&head=5")
     page.get_by_text("Layer 5, head 5: why").wait_for()
-    still(page)
+    settled(page, 400)
     page.locator(".rs-title").first.click()
     for _ in range(3):
         page.keyboard.press("ArrowDown")  # alone they scroll the page
@@ -106,7 +100,7 @@ def test_keys_move_the_choice_and_back_and_forward_walk_through_the_views(addres
     page.get_by_text("Layer 2, head 2: why").wait_for()
 
 
-def test_every_chart_can_be_saved(address, context, page, save_picture):
+def test_every_chart_can_be_saved(address, context, page):
     page.goto(f"{address}/map?run={RUN}&layer=5&head=5&detail=candidates")
     page.locator(".st-key-scatter .rs-plot svg").wait_for()
     page.locator(".rs-map svg .ring").wait_for()
@@ -120,7 +114,7 @@ def test_every_chart_can_be_saved(address, context, page, save_picture):
     assert saved.startswith(b"\x89PNG") and len(saved) > 5_000
     page.goto(f"{address}/trust?run={RUN}&details=true")
     page.locator(".rs-plot svg").first.wait_for()
-    still(page)
+    settled(page, 400)
     for chart in ("error", "mass"):
         tree = ElementTree.fromstring(save_picture(page, chart).read_bytes())
         assert len(list(tree.iter("{http://www.w3.org/2000/svg}path"))) > 2, chart
@@ -132,7 +126,7 @@ def candidates_in(page, address, width, height):
     page.set_viewport_size({"width": width, "height": height})
     page.goto(f"{address}/map?run={RUN}&layer=5&head=2&detail=candidates")
     page.locator("[class*=candidates] .rs-table th").get_by_text("g ≥ λ").wait_for()
-    still(page)
+    settled(page, 400)
 
 
 def test_a_window_of_1024_pixels_shows_every_column_and_verdict(address, page):
@@ -149,7 +143,7 @@ def test_a_window_of_1024_pixels_shows_every_column_and_verdict(address, page):
         assert box["x"] + box["width"] <= 1024
 
 
-def test_a_window_of_390_pixels_cuts_nothing_and_has_cells_to_tap(address, page, click_cell):
+def test_a_window_of_390_pixels_cuts_nothing_and_has_cells_to_tap(address, page):
     candidates_in(page, address, 390, 844)
     cut = page.locator("[class*=candidates] .rs-table :is(th, td)").evaluate_all(
         "cells => cells.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.innerText)"
@@ -157,7 +151,7 @@ def test_a_window_of_390_pixels_cuts_nothing_and_has_cells_to_tap(address, page,
     assert cut == []
     page.goto(f"{address}/map?run={AGAIN}")
     page.locator(".rs-map svg text").get_by_text("6,000").wait_for()
-    still(page)
+    settled(page, 400)
     boxes = [text.bounding_box() for text in page.locator(".rs-map svg text").all()]
     top = sorted((box["x"], box["width"]) for box in boxes if box["y"] == boxes[0]["y"])
     assert all(x + width <= after for (x, width), (after, _) in pairwise(top)), top
@@ -169,7 +163,7 @@ def test_a_window_of_390_pixels_cuts_nothing_and_has_cells_to_tap(address, page,
     page.locator(".rs-map .tip").get_by_text(reason).wait_for()
     page.goto(f"{address}/results")
     page.locator(".st-key-card-front svg text").first.wait_for()
-    still(page)
+    settled(page, 400)
     frame = page.locator(".st-key-card-front svg").bounding_box()
     names = [one.bounding_box() for one in page.locator(".st-key-card-front svg text[paint-order]").all()]
     assert len(names) > 3
@@ -195,7 +189,7 @@ def test_dragging_over_a_probe_fetches_that_part_at_full_resolution(address, con
     legend, card = page.locator(".st-key-card-probe .rs-legend"), page.locator(".st-key-card-probe")
     legend.get_by_text("the largest mass here").wait_for()
     # The picture stays where it is while the rest of the page is drawn.
-    page.locator(STILL).wait_for()
+    settled(page)
     plot = page.locator(".st-key-probe .rs-plot image").first
     plot.scroll_into_view_if_needed()
     page.wait_for_timeout(1000)
@@ -223,7 +217,7 @@ def test_is_this_run_safe(address, context, page, bad):
     page.goto(f"{address}/?q={BAD[:8]}")
     table = page.locator("[data-testid=stDataFrame]").first
     table.locator("canvas").first.wait_for()
-    still(page)
+    settled(page, 400)
     cells = table.locator("[role=gridcell]")
     cells.first.wait_for(state="attached")
     assert any(text.startswith("✕ ") and "bound < τ" in text for text in cells.all_inner_texts()), (
@@ -236,7 +230,7 @@ def test_is_this_run_safe(address, context, page, bad):
     page.locator("[data-testid=stSidebarNavLink]", has_text="Trust").click()
     page.locator(".rs-verdict.red").get_by_text(told).wait_for()
     page.get_by_text("What failed or fell back").wait_for()
-    still(page)
+    settled(page, 400)
     page.locator(".st-key-card-events [data-testid=stDataFrame]").click(position={"x": 60, "y": 50})
     page.wait_for_url(re.compile(r"/map\?run=.*layer=\d"))
     page.get_by_role("radio", name="Certificates").click()
@@ -247,7 +241,7 @@ def test_is_this_run_safe(address, context, page, bad):
 def test_a_point_of_trust_or_a_cell_of_compare_opens_its_head(address, context, page):
     page.goto(f"{address}/trust?run={RUN}&details=true")
     page.locator(".st-key-card-mass .point").first.wait_for()
-    still(page)  # what is drawn last moves what stands below it
+    settled(page, 400)  # what is drawn last moves what stands below it
     chart = page.locator(".st-key-card-mass .rs-plot")
     chart.focus()
     page.keyboard.press("ArrowRight")
@@ -264,7 +258,7 @@ def test_a_point_of_trust_or_a_cell_of_compare_opens_its_head(address, context, 
     page.goto(f"{address}/compare?runs={RUN},{AGAIN}")
     grid = page.locator(".st-key-difference .rs-grid")
     grid.locator("svg").wait_for()
-    still(page)
+    settled(page, 400)
     cell = grid.evaluate("g => [g.g.left + 4.5 * g.g.cell, 34 + 2.5 * g.g.row]")
     grid.locator("svg").click(position=dict(zip("xy", cell, strict=True)))
     page.wait_for_url(re.compile(rf"/map\?run={AGAIN}&layer=2&head=4"))

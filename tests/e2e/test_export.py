@@ -11,6 +11,7 @@ import pytest
 
 from routesparse.engine.rows import PromptRow
 from routesparse.engine.verdict import of_record
+from tests.e2e.serve import settled
 
 pytestmark = pytest.mark.timeout(240)
 HOSTILE = '<img src="http://127.0.0.1:9/x" onerror="document.title=1">\u2028\u202e.txt'
@@ -39,10 +40,6 @@ def menu(address, page, record):
     page.get_by_role("button", name="Export").click()
     page.get_by_role("button", name="Copy link").wait_for()
     return page
-
-
-def settled(page) -> None:
-    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
 
 
 def saved(page, kind: str, target: Path) -> Path:

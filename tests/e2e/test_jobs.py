@@ -8,16 +8,17 @@ one token per byte; its calibration has three prompts, which is too few for a cl
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from contextlib import closing
-from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
+from tests.e2e import serve
+from tests.e2e.serve import click_cell, settled
+from tests.engine import tiny_model
 
 CANARY = "http://127.0.0.1:18999/canary"
 HOSTILE = (
@@ -29,10 +30,8 @@ HOSTILE = (
 NAME = "<img src=canary-name onerror=window.pwned=1> ![](canary-md) :material\u2215home: x.txt"
 SWEEP = "source=Sample&sample=prose.txt&take=first&take_tokens=1024&break_even=0&segment=1024&dense=true&audit=none"
 TEXT = "The harbour master writes a ledger of vessels, pier by pier, until the evening bell. "
-TINY = Path(__file__).resolve().parents[1] / "engine" / "tiny_model.py"
 LEDGERS = [f"Ledger {place}: the harbour master counts vessels, pier by pier. " * 14 for place in range(4)]
 JOB_MS = 180_000  # of a job on a machine that others use, too
-STILL = "[data-testid=stApp][data-test-script-state=notRunning]"
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -41,16 +40,13 @@ pytestmark = pytest.mark.timeout(400)
 def home(tmp_path_factory):
     """A home with a tiny model and a folder that is broken in its models folder."""
     home = tmp_path_factory.mktemp("jobs") / "home"
-    spec = importlib.util.spec_from_file_location("e2e_tiny_model", TINY)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.save(home / "models" / "tiny")
+    tiny_model.save(home / "models" / "tiny")
     (home / "models" / "broken").mkdir()
     return home
 
 
 @pytest.fixture(scope="module")
-def address(serve, home):
+def address(home):
     with serve.worker(home), serve.dashboard(home) as running:
         yield running
 
@@ -68,7 +64,7 @@ def analyse(page) -> str:
     return page.url
 
 
-def test_hostile_prompt_from_upload_to_the_reason_of_a_head(serve, address, context, home, click_cell):
+def test_hostile_prompt_from_upload_to_the_reason_of_a_head(address, context, home):
     page = context.new_page()
     upload(page, address, f"../../etc/{NAME}", HOSTILE * 6)
     page.get_by_text("What it will take").wait_for()
@@ -98,8 +94,7 @@ def test_hostile_prompt_from_upload_to_the_reason_of_a_head(serve, address, cont
     for path in ("", f"new?from={run.name[:8]}", f"text?run={run.name[:8]}", f"trust?run={run.name[:8]}"):
         page.goto(f"{address}/{path}")
         page.locator(".rs-title").first.wait_for()
-        page.locator(STILL).wait_for()
-        page.wait_for_timeout(700)
+        settled(page, 700)
         assert page.locator("[data-testid=stException], .rs-state.bad").count() == 0, path
         assert page.evaluate("window.pwned") is None, path
 
@@ -147,7 +142,7 @@ def test_prices_are_tried_and_the_cheapest_is_named(address, context, page):
     page.locator(".st-key-card-progress").get_by_text(re.compile("[0-2] of 2 done")).wait_for()
     page.locator(".st-key-fronts .rs-plot svg").wait_for(timeout=JOB_MS)
     page.locator(".st-key-card-progress").wait_for(state="detached", timeout=JOB_MS)
-    page.locator(STILL).wait_for()
+    settled(page)
     sides = page.locator(".st-key-card-sides").inner_text()
     assert all(f"price {price}" in sides for price in ("0.01", "1"))
 
@@ -207,7 +202,7 @@ def test_two_tabs_watch_one_job_and_a_third_the_job_behind_it(address, context, 
 
 def number(page, label, value, shows):
     """Enter a number and wait for what it changes: a field that is typed in during a rerun may lose it."""
-    page.locator(STILL).wait_for()
+    settled(page)
     field = page.get_by_label(label, exact=True)
     field.fill(str(value))
     field.press("Enter")

@@ -9,8 +9,6 @@ import json
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from dataclasses import replace
 
 import pytest
@@ -18,16 +16,17 @@ from streamlit.web.server.starlette.starlette_app_utils import create_signed_val
 
 from routesparse.app.shell import identity
 from routesparse.engine.store import bundle
+from tests.e2e import serve
+from tests.e2e.serve import settled
 
 pytestmark = pytest.mark.timeout(240)
 RUNS = {"ann": "a1a1a1a1a1a1a1a1", "bob": "b2b2b2b2b2b2b2b2"}
-DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 PROXY = "dash.localhost"  # which browsers resolve to this machine
 METADATA = "/.well-known/openid-configuration"
 
 
 @pytest.fixture(scope="module")
-def issuer(serve, tmp_path_factory):
+def issuer(tmp_path_factory):
     """The address of a running provider that knows Ann and Bob."""
     port = serve.free_port()
     people = [{"sub": name, "name": name.title(), "email": f"{name}@example.org"} for name in RUNS]
@@ -39,7 +38,7 @@ def issuer(serve, tmp_path_factory):
     address = f"http://127.0.0.1:{port}"
     try:
         deadline = time.monotonic() + 30
-        while not answers(address + METADATA):
+        while not serve.answers(address + METADATA):
             assert provider.poll() is None and time.monotonic() < deadline, log.read_text()
             time.sleep(0.1)
         yield address
@@ -48,16 +47,8 @@ def issuer(serve, tmp_path_factory):
         provider.wait(10)
 
 
-def answers(address: str) -> bool:
-    try:
-        with DIRECT.open(address, timeout=2) as answer:
-            return answer.status == 200
-    except (urllib.error.URLError, OSError):
-        return False
-
-
 @pytest.fixture(scope="module")
-def shared(serve, factory, issuer, tmp_path_factory):
+def shared(factory, issuer, tmp_path_factory):
     """shared(public, port, **options): a dashboard with a run of Ann's and one of Bob's, which asks the provider."""
 
     def start(public, port, **options):
@@ -85,7 +76,7 @@ server_metadata_url = "{issuer}{METADATA}"
 
 
 @pytest.fixture(scope="module")
-def address(serve, shared):
+def address(shared):
     port = serve.free_port()
     with shared(f"http://127.0.0.1:{port}", port) as running:
         yield running
@@ -97,10 +88,6 @@ def page(context):
     own = ("http://127.0.0.1:", f"http://{PROXY}:")
     context.route(lambda url: not url.startswith(own), lambda route: route.abort())
     return context.new_page()
-
-
-def settled(page) -> None:
-    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
 
 
 def log_in(page, address, name) -> None:
@@ -153,7 +140,7 @@ def test_whoever_the_provider_does_not_vouch_for_stays_outside(page, context, ad
     assert "anns.txt" not in page.content()
 
 
-def test_behind_a_proxy_the_login_comes_back_below_its_path(serve, shared, page, tmp_path):
+def test_behind_a_proxy_the_login_comes_back_below_its_path(shared, page, tmp_path):
     public = f"http://{PROXY}:{serve.free_port()}/routesparse"
     with (
         shared(

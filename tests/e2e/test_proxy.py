@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from routesparse.engine.store import bundle
+from tests.e2e import serve
+from tests.e2e.serve import click_cell
 
 pytestmark = pytest.mark.timeout(240)
 HOST, BASE = "dash.localhost", "/routesparse"
@@ -22,7 +24,7 @@ def record(factory):
 
 
 @pytest.fixture(scope="module")
-def address(serve, record, tmp_path_factory):
+def address(record, tmp_path_factory):
     """What people type: the proxy's name, port and path."""
     home = tmp_path_factory.mktemp("proxied")
     bundle.write_bundle(record, home / "spool")
@@ -55,7 +57,7 @@ def test_relative_links_of_the_pages_stay_below_the_path(address, page):
     page.wait_for_url(f"{address}/")
     for name in ("Runs", "Trust"):
         page.locator("[data-testid=stSidebar]").get_by_role("link", name=name, exact=True).click()
-        page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
+        serve.settled(page)
         links = "links => links.map((link) => link.href)"
         found = page.eval_on_selector_all(
             "[data-testid=stMain] a[href], [data-testid=stSidebar] a[href]", links
@@ -64,7 +66,7 @@ def test_relative_links_of_the_pages_stay_below_the_path(address, page):
 
 
 def test_a_link_to_a_view_opens_it_its_map_answers_and_its_address_can_be_copied(
-    address, page, context, record, click_cell, tmp_path
+    address, page, context, record, tmp_path
 ):
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.goto(f"{address}/map?run={record.run.run_id[:8]}&layer=5&head=5")

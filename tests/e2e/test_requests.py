@@ -9,6 +9,8 @@ import socket
 
 import pytest
 
+from tests.e2e import serve
+
 
 @pytest.fixture(scope="module")
 def network():
@@ -26,7 +28,7 @@ def home(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def port(serve, network, home):
+def port(network, home):
     way = f"http://127.0.0.1:{network.getsockname()[1]}"
     with pytest.MonkeyPatch.context() as patch:
         for name in ("http_proxy", "https_proxy"):

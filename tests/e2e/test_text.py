@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from routesparse.engine.rows import PromptRow
+from tests.e2e.serve import save_picture, settled
 
 pytestmark = pytest.mark.timeout(180)
 HOSTILE = (
@@ -45,10 +46,6 @@ def words_of(record, block: int) -> str:
     return record.prompt.text[starts[block] : starts[block + 1]]
 
 
-def settled(page) -> None:
-    page.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]")
-
-
 def dropped(page) -> tuple[int, int]:
     """What the verdict says: dropped by how many of how many heads."""
     page.locator(".rs-dropped").wait_for()
@@ -81,7 +78,7 @@ def test_find_the_worst_head_and_the_words_it_dropped_in_three_clicks(address, c
     assert context.failures == []
 
 
-def test_who_reads_this_phrase_as_a_link_without_the_phrase(address, context, page, record, save_picture):
+def test_who_reads_this_phrase_as_a_link_without_the_phrase(address, context, page, record):
     page.goto(f"{address}/text?run=d4e5b678")
     field = page.get_by_placeholder("Find in the prompt")
     field.fill("CODE of  oslo")

@@ -8,13 +8,15 @@ from dataclasses import replace
 import pytest
 
 from routesparse.engine.store import bundle
+from tests.e2e import serve
+from tests.e2e.serve import settled
 
 pytestmark = pytest.mark.timeout(180)
 FIRST, SECOND = "3f9a1c20d4e5b678", "77771c20aaaa5679"
 
 
 @pytest.fixture(scope="module")
-def address(serve, factory, tmp_path_factory):
+def address(factory, tmp_path_factory):
     """A dashboard with one prompt under two settings; the second run's answer is dense's as well."""
     home = tmp_path_factory.mktemp("workbench")
     for run_id, tau, hardness in ((FIRST, 0.9, 0.9), (SECOND, 0.85, 0.4)):
@@ -26,15 +28,10 @@ def address(serve, factory, tmp_path_factory):
         yield running
 
 
-def ready(page) -> None:
-    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
-    page.wait_for_timeout(400)
-
-
 def tick(page, row: int) -> None:
     """The table is a canvas: tick boxes are at its left, rows 35 pixels high below the header."""
     page.locator("[data-testid=stDataFrame] canvas").first.wait_for()
-    ready(page)
+    settled(page, 400)
     page.locator("[data-testid=stDataFrame]").click(position={"x": 17, "y": 48 + 35 * row})
 
 
@@ -48,7 +45,7 @@ def test_a_name_and_a_tag_survive_a_reload_and_name_the_tab(address, context, pa
     tags.press("Enter")
     page.get_by_role("textbox", name="Notes", exact=True).fill("the one to show")
     page.get_by_test_id("stBaseButton-secondaryFormSubmit").click()
-    ready(page)
+    settled(page, 400)
     page.goto(f"{address}/runs?q=the+one+to+show")
     page.get_by_text("1 run", exact=True).wait_for()
     page.goto(f"{address}/map?run={FIRST[-8:]}&layer=3&head=2")
@@ -63,7 +60,7 @@ def test_compare_begins_with_a_conclusion_against_the_first_ticked(address, cont
     page.get_by_text("1 ticked").wait_for()
     tick(page, 0)
     page.get_by_text("2 ticked").wait_for()
-    ready(page)
+    settled(page, 400)
     page.get_by_role("button", name="Compare", exact=True).click()
     page.wait_for_url("**/compare?runs=*")
     told = page.locator(".rs-concludes")
