@@ -25,6 +25,7 @@ from routesparse.engine.calibration import fitted
 from routesparse.engine.calibration.artifact import Calibration, load_calibration, stamp_of
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.jobs.queue import JobQueue
+from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.method.families import library_hash
 from routesparse.engine.models.files import revision_of
 from routesparse.engine.store import bundle, spool
@@ -32,12 +33,28 @@ from routesparse.engine.store.duckdb_store import Store
 from tests.engine.store import factory as store_factory
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+TEXT = "The harbour master writes a ledger of vessels. " * 40
 ANN, BOB = ({"is_logged_in": True, "iss": "https://login.example", "sub": sub} for sub in ("ann", "bob"))
+# A complete [auth] section, and the secrets file that holds it.
+AUTH = {
+    "redirect_uri": "https://routesparse.example/oauth2callback",
+    "cookie_secret": "0123456789abcdef0123456789abcdef",
+    "client_id": "dashboard",
+    "client_secret": "known to the provider",
+    "server_metadata_url": "https://login.example/.well-known/openid-configuration",
+}
+LOGIN = "[auth]\n" + "".join(f'{name} = "{value}"\n' for name, value in AUTH.items())
 
 
 def _told(page: AppTest) -> str:
     assert not page.exception, page.exception[0].stack_trace
     return " ".join(str(element.proto.body) for element in page.get("html"))
+
+
+def press(page: AppTest, label: str) -> None:
+    """Press the first button of this label."""
+    next(button for button in page.button if button.label == label).click().run()
+    assert not page.exception
 
 
 AppTest.told = property(_told, doc="All HTML that a page, which must not have failed, shows.")
@@ -281,6 +298,23 @@ def queue(home):
 
 
 @pytest.fixture
+def form(demo_home, open_page, queue, went):
+    """form(text, **address): New run with a pasted text; form.asked(page): what its button then submits."""
+
+    def draw(text=TEXT, **address):
+        page = open_page("new_run", source="Paste", **address)
+        return page.text_area(key="pasted").set_value(text).run()
+
+    def asked(page):
+        page.button(key="submit").click().run()
+        assert not page.exception
+        return RunRequest.from_json(queue.jobs()[0].request_json)
+
+    draw.asked = asked
+    return draw
+
+
+@pytest.fixture
 def open_dashboard():
     """Draw the whole dashboard as it first appears to the user with these claims."""
     main = Path(__file__).resolve().parents[2] / "app" / "main.py"
@@ -302,17 +336,10 @@ def no_login_seen(monkeypatch):
 @pytest.fixture
 def login(monkeypatch):
     """login(section): a login is configured, with this [auth] section of the secrets or a complete one."""
-    complete = {
-        "redirect_uri": "https://routesparse.example/oauth2callback",
-        "cookie_secret": "0123456789abcdef0123456789abcdef",
-        "client_id": "dashboard",
-        "client_secret": "known to the provider",
-        "server_metadata_url": "https://login.example/.well-known/openid-configuration",
-    }
 
     def configure(section: dict[str, str] | None = None) -> None:
         secrets = Secrets()
-        secrets._secrets = {"auth": complete if section is None else section}
+        secrets._secrets = {"auth": AUTH if section is None else section}
         monkeypatch.setattr(auth_util, "secrets_singleton", secrets)
 
     return configure

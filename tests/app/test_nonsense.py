@@ -90,9 +90,10 @@ def broken_values(table):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_pages_of_a_run_with_nonsense_in_its_rows_are_drawn(damaged, open_page):
     damaged("bad0bad0", broken_values)
-    for name in ("routing_map", "text", "trust", "compare"):
+    for name in ("routing_map", "text", "trust", "compare", "candidates"):
         query = {"runs": f"bad0bad0,{GOOD}"} if name == "compare" else {"run": "bad0bad0"}
-        page = open_page(name, **query)
+        query |= {"detail": "candidates"} if name == "candidates" else {}
+        page = open_page("routing_map" if name == "candidates" else name, **query)
         assert "can't be drawn" not in page.words, name
         assert not re.findall(r".{0,80}>[^<]*\bnan\b", page.told), name
         drawn = [json.loads(part.proto.json, parse_constant=no_number) for part in page.get("bidi_component")]

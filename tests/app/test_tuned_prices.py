@@ -10,56 +10,30 @@ import pytest
 from routesparse.app.shell import new_run_address, setting_words
 from routesparse.engine import paths
 from routesparse.engine.calibration import tuned
-from routesparse.engine.calibration.artifact import stamp_of
 from routesparse.engine.calibration.tuned import Part, PriceResult, TunedPrice
-from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.jobs import analysis
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.method.families import library_hash
+from tests.app.conftest import press
 
-TEXT = "The harbour master writes a ledger of vessels. " * 40
-REVISION = "b2adaaece53d832c"
+PROSE = tuned.load("prose-kl")
 
 
 def make(name: str, price: float, **others) -> TunedPrice:
+    """The bundled one of prose, with results at three prices."""
     tested = tuple(
         PriceResult(p, 0.004 * p, 0.009 * p, 0.02, 0.1, area, p <= price)
         for p, area in ((0.5, 0.3), (1.0, 0.2), (1.4, 0.15))
     )
-    values = {
-        "name": name,
-        "domain": name,
-        "measure": "kl",
-        "target": 0.01,
-        "limit": 0.01,
-        "cap": 0.04,
-        "confidence": 0.95,
-        "price": price,
-        "robust": False,
-        "tested": tested,
-        "parts": (Part(name.removesuffix("-kl"), "window", 96, 4, 4),),
-        "tokens": 16_384,
-        "model": "demo",
-        "model_revision": REVISION,
-        "dtype": "float32",
-        "device": "CPU",
-        "library_hash": library_hash(),
-        "stamp": stamp_of(RouterConfig()),
-        "documents": ("0" * 64,),
-        "seed": 0,
-        "measured": ("measure",),
-        "command": "routesparse tune",
-        "commit": None,
-    }
-    return TunedPrice(**{**values, **others})
+    parts = (Part(name.removesuffix("-kl"), "window", 96, 4, 4),)
+    return replace(PROSE, name=name, domain=name, price=price, tested=tested, parts=parts, **others)
 
 
 @pytest.fixture
 def prices():
     """Two domains with one target; code must pay more."""
 
-    def save(*more: TunedPrice, revision: str = REVISION) -> None:
+    def save(*more: TunedPrice, revision: str = PROSE.model_revision) -> None:
         both = (
             make(name, price, model_revision=revision)
             for name, price in (("prose-kl", 1.4), ("code-kl", 0.5))
@@ -82,10 +56,9 @@ def test_what_each_target_chooses_and_saves_is_shown(filled, record, open_page, 
     assert "broken" in html and "The others are shown" in html
 
 
-def test_a_quality_sets_the_price_of_a_new_run(demo_home, open_page, prices, queue, went):
+def test_a_quality_sets_the_price_of_a_new_run(form, prices):
     prices(make("other-kl", 1.0, model_revision="another"))
-    page = open_page("new_run", source="Paste", quality="prose-kl")
-    page.text_area(key="pasted").set_value(TEXT).run()
+    page = form(quality="prose-kl")
     assert page.selectbox(key="quality").options == ["none", "code-kl", "prose-kl"]
     told = (
         "KL to dense at most 0.01 nats a token on prose (the 4 documents measured), in the mean over windows of up to "
@@ -93,10 +66,7 @@ def test_a_quality_sets_the_price_of_a_new_run(demo_home, open_page, prices, que
     )
     assert told in page.told
     assert page.number_input(key="price").disabled
-    page.button(key="submit").click().run()
-    assert not page.exception
-    (job,) = queue.jobs()
-    request = RunRequest.from_json(job.request_json)
+    request = form.asked(page)
     assert (request.price, request.quality) == (1.4, "prose-kl")
     # The same settings again: the target, and its price for the day when it is gone.
     address = new_run_address.of_request(request)
@@ -124,55 +94,43 @@ def test_a_run_names_the_target_that_set_its_price(factory):
     ("quality", "price", "taken"),
     [("gone-kl", "0.7", 0.7), ("gone-kl", None, None), ("prose-kl", "0.7", 1.4)],
 )
-def test_running_again_keeps_the_price_of_a_target_that_is_gone(
-    demo_home, open_page, prices, queue, went, quality, price, taken
-):
+def test_running_again_keeps_the_price_of_a_target_that_is_gone(form, prices, quality, price, taken):
     prices()
     address = {"quality": quality} if price is None else {"quality": quality, "price": price}
-    page = open_page("new_run", source="Paste", **address)
-    page.text_area(key="pasted").set_value(TEXT).run()
+    page = form(**address)
     assert ("names what is not here: quality=gone-kl." in page.told) == (quality == "gone-kl")
-    page.button(key="submit").click().run()
-    (job,) = queue.jobs()
-    request = RunRequest.from_json(job.request_json)
+    request = form.asked(page)
     assert (request.price, request.quality) == (taken, quality if quality == "prose-kl" else None)
 
 
-def test_a_target_that_says_nothing_here_blocks_until_only_its_price_is_used(demo_home, open_page, prices):
+def test_a_target_that_says_nothing_here_blocks_until_only_its_price_is_used(form, open_page, prices):
     prices(make("old-kl", 1.0, library_hash="another"))
-    page = open_page("new_run", source="Paste", quality="old-kl")
-    page.text_area(key="pasted").set_value(TEXT).run()
+    page = form(quality="old-kl")
     assert "tuned with pattern library another" in page.told and page.button(key="submit").disabled
     varied = open_page("new_run", source="Paste", quality="old-kl", vary="time limit", limits="0.3, 0.5")
     assert "tuned with pattern library another" in varied.told
-    (button,) = [button for button in page.button if button.label == "Use price 1 without it"]
-    button.click().run()
-    assert not page.exception and not page.button(key="submit").disabled
+    press(page, "Use price 1 without it")
+    assert not page.button(key="submit").disabled
     assert page.selectbox(key="quality").value == "none" and page.number_input(key="price").value == 1.0
 
 
-def test_a_target_that_was_tuned_on_far_shorter_windows_says_so(demo_home, open_page, prices):
+def test_a_target_that_was_tuned_on_far_shorter_windows_says_so(form, prices):
     prices(make("short-kl", 1.0, tokens=50), make("long-kl", 1.0, tokens=65_536))
-    page = open_page("new_run", source="Paste", quality="short-kl")
-    page.text_area(key="pasted").set_value(TEXT).run()
+    page = form(quality="short-kl")
     assert "tuned on windows of up to 50 tokens, this prompt has" in page.told.replace("&#x27;", "'")
     assert not page.button(key="submit").disabled
     # The worker's segments are as long where it has a GPU; a shorter one that was asked for is wrong on any.
-    page = open_page("new_run", source="Paste", quality="long-kl")
-    page.text_area(key="pasted").set_value(TEXT).run()
+    page = form(quality="long-kl")
     assert "tuned on windows" not in page.told and not page.button(key="submit").disabled
 
 
-def test_a_target_of_longer_windows_takes_longer_segments_where_none_were_asked_for(
-    demo_home, open_page, prices, went
-):
+def test_a_target_of_longer_windows_takes_longer_segments_where_none_were_asked_for(form, open_page, prices):
     prices(make("long-kl", 1.4, tokens=32_768))
-    page = open_page("new_run", source="Paste", quality="long-kl")
-    page.text_area(key="pasted").set_value(TEXT).run()
+    page = form(quality="long-kl")
     assert "in one segment" not in page.told and not page.button(key="submit").disabled
     short = open_page("new_run", source="Paste", quality="long-kl", segment=16_384)
     assert "tuned on windows of 32,768 tokens in one segment" in short.told
-    next(b for b in short.button if b.label == "Use segments of 32,768 tokens").click().run()
+    press(short, "Use segments of 32,768 tokens")
     assert short.number_input(key="segment").value == 32_768
     assert "in one segment" not in short.told
 

@@ -119,14 +119,6 @@ def test_unknown_run_is_named_and_the_others_stay(three, open_page):
     assert "no run &#x27;deadbeef&#x27;" in html and "What differs, head by head" in html
 
 
-def test_senseless_addresses_fall_back(three, open_page):
-    query = {"metric": "x", "segment": "9", "baseline": "²", "other": "drop", "error": "x", "by": "x"}
-    page = open_page("compare", runs=f"{RUN},{AGAIN}", **query)
-    html = page.told
-    assert "What differs, head by head" in html
-    assert "segment=9: here are 0 to 1" in html and "baseline=²" in html and "by=x" in html
-
-
 def test_sides_are_named_by_what_differs(three, open_page):
     page = open_page("compare", runs=f"{RUN},{AGAIN}")
     assert page.selectbox(key="baseline-choice").options == ["τ 0.90", "τ 0.85"]

@@ -9,27 +9,9 @@ import pytest
 
 from routesparse.app.shell import new_run_address, setting_words
 from routesparse.engine.calibration import fitted
-from routesparse.engine.jobs.request import RunRequest
+from tests.app.conftest import press
 
-TEXT = "The harbour master writes a ledger of vessels. " * 40
 DEFAULT = "Loss at most 0.01 (default)"
-
-
-@pytest.fixture
-def form(demo_home, open_page, queue, went):
-    """form(**address): New run with a text; form.asked(page): what its button then submits."""
-
-    def draw(**address):
-        page = open_page("new_run", source="Paste", **address)
-        return page.text_area(key="pasted").set_value(TEXT).run()
-
-    def asked(page):
-        page.button(key="submit").click().run()
-        assert not page.exception
-        return RunRequest.from_json(queue.jobs()[0].request_json)
-
-    draw.asked = asked
-    return draw
 
 
 def test_a_fitted_model_aims_at_the_default_loss_and_says_the_price(form, fit):
@@ -91,8 +73,8 @@ def test_a_model_without_a_fit_says_how_it_gets_one_until_it_has(form, fit):
 def test_a_price_that_promises_nothing_here_is_told_and_does_not_block(form, fit):
     page = form(quality="Loss at most 0.05", segment="1024")
     assert "in one segment" in page.told and not page.button(key="submit").disabled
-    next(one for one in page.button if one.label == "Use price 0.35 without it").click().run()
-    assert page.selectbox(key="quality").value == "own price" and not page.exception
+    press(page, "Use price 0.35 without it")
+    assert page.selectbox(key="quality").value == "own price"
     assert form.asked(page).price == 0.35
 
 

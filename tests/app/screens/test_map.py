@@ -175,17 +175,6 @@ def test_moving_changes_the_address_and_stops_at_the_edge(filled, open_page):
     assert page.button(key="move-Right").disabled and page.button(key="move-Up").disabled
 
 
-def test_senseless_addresses_fall_back(filled, open_page):
-    wrong = {"layer": "²", "head": "-1", "segment": "x", "metric": "drop table"}
-    assert "why" in open_page("routing_map", run=RUN, **wrong).told
-
-
-def test_what_the_run_has_not_is_named_and_not_silently_another(filled, open_page):
-    html = open_page("routing_map", run=RUN, layer="<b>9</b>", head="2", segment="7").told
-    told = "layer=&lt;b&gt;9&lt;/b&gt;: here are 0 to 3; segment=7: here are 0 to 1"
-    assert f"This address names what is not here: {told}." in html
-
-
 def test_links_that_lead_nowhere_and_an_empty_store_say_so(filled, open_page):
     html = open_page("routing_map", run="deadbeef").told
     assert "This link leads nowhere" in html and "another machine." in html and ">Runs</a>" in html
@@ -361,18 +350,6 @@ def test_the_margin_holds_times_and_counts_the_fallbacks_of_its_row(store, draw)
     assert "Tℓ" in told and "all segments:" in told
     told = map_figure.margin(layers.assign(limit_us=None), False, design.LIGHT)
     assert "Tℓ" not in told and "segment" not in told
-
-
-def test_what_the_browser_draws_is_json_without_nan(store):
-    run, unit = queries.run(store, RUN), queries.Unit(RUN, 1, 1, 0)
-    heatmap, candidates = queries.probe_full(store, unit), queries.candidates(store, unit)
-    for theme in (design.LIGHT, design.DARK):
-        for chart in (
-            charts.scatter(queries.candidates(store, unit), run.gate_threshold, run.tau, theme),
-            charts.scatter(queries.candidates(store, unit), None, run.tau, theme),
-            probe.figure(heatmap, theme, 64, 300, masks.mask(heatmap, candidates, 64, 0)),
-        ):
-            json.dumps(chart, allow_nan=False)
 
 
 def test_the_lens_of_the_predicted_loss_is_there_where_heads_have_a_part(filled, record, open_page):

@@ -21,24 +21,14 @@ from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.models.token_count import prompt_size
 from routesparse.engine.paths import DATA
 from routesparse.engine.profiles.limits import least_limit
+from tests.app.conftest import TEXT, press
+from tests.engine import shipped_profile
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-TEXT = "The harbour master writes a ledger of vessels. " * 40
 
 
-def paste(page, text=TEXT):
-    return page.text_area(key="pasted").set_value(text).run()
-
-
-def fix(page, label):
-    """Press the button of this label."""
-    (button,) = [button for button in page.button if button.label == label]
-    button.click().run()
-    assert not page.exception
-
-
-def test_pasted_text_is_counted_and_submitted(demo_home, open_page, queue, went):
-    page = paste(open_page("new_run", source="Paste"))
+def test_pasted_text_is_counted_and_submitted(form, queue, went):
+    page = form()
     html = page.told
     assert f"{prompt_size('demo', TEXT).tokens:,}" in html
     assert "no estimate yet" in html
@@ -50,7 +40,7 @@ def test_pasted_text_is_counted_and_submitted(demo_home, open_page, queue, went)
     assert RunRequest.from_json(job.request_json) == RunRequest(audit="rows", label="pasted text")
 
 
-def test_settings_come_from_the_address(demo_home, open_page, queue, went):
+def test_settings_come_from_the_address(form):
     address = {
         "with_policy": "budgeted",
         "limit": "800us",
@@ -58,14 +48,12 @@ def test_settings_come_from_the_address(demo_home, open_page, queue, went):
         "segment": "2048",
         "keep_text": "false",
     }
-    page = paste(open_page("new_run", source="Paste", **address))
-    page.button(key="submit").click().run()
-    asked = RunRequest.from_json(queue.jobs()[0].request_json)
+    page = form(**address)
+    asked = form.asked(page)
     assert (asked.policy, asked.budget, asked.tau, asked.segment) == ("budgeted", "800us", 0.8, 2048)
     assert not asked.keep_text
-    page = paste(open_page("new_run", source="Paste", with_policy="priced", tau="0.75", price="0.5"))
-    page.button(key="submit").click().run()
-    asked = RunRequest.from_json(queue.jobs()[0].request_json)
+    page = form(with_policy="priced", tau="0.75", price="0.5")
+    asked = form.asked(page)
     assert (asked.policy, asked.config().tau_layer, asked.config().price) == ("priced", 0.75, 0.5)
 
 
@@ -84,10 +72,8 @@ def test_settings_come_from_the_address(demo_home, open_page, queue, went):
         ({"trace": "3,999999"}, "Trace names token 999,999; the prompt has 0 to"),
     ],
 )
-def test_wrong_settings_are_explained_in_the_engines_words_and_mended_by_a_button(
-    demo_home, open_page, address, message
-):
-    page = paste(open_page("new_run", source="Paste", **address))
+def test_wrong_settings_are_explained_in_the_engines_words_and_mended_by_a_button(form, address, message):
+    page = form(**address)
     assert message in page.told
     assert page.button(key="submit").disabled
     assert not page.markdown
@@ -114,42 +100,42 @@ def test_all_problems_are_named_at_once_also_without_a_prompt(demo_home, open_pa
     assert "--" not in html, "a page has no flags"
 
 
-def test_a_calibration_that_does_not_fit_can_be_left_out_by_a_button(demo_home, open_page, make_calibration):
+def test_a_calibration_that_does_not_fit_can_be_left_out_by_a_button(form, demo_home, make_calibration):
     folder = demo_home.parent / "data" / "calibrations"
     make_calibration("other", 0.95, 0.02, revision="another").save(folder)
-    page = paste(open_page("new_run", source="Paste", calibration="other"))
+    page = form(calibration="other")
     assert page.button(key="submit").disabled
     assert "has revision" in page.told and "--force" not in page.told, "a page has no flags"
-    fix(page, "Run without a calibration")
+    press(page, "Run without a calibration")
     assert page.selectbox(key="calibration").value == "none" and not page.button(key="submit").disabled
 
 
-def test_a_limit_below_the_probe_is_refused_before_the_job_would_fail(demo_home, open_page, queue, went):
+def test_a_limit_below_the_probe_is_refused_before_the_job_would_fail(form, demo_home):
     size = prompt_size("demo", TEXT)
     stored = profile(head_dim=size.head_dim, name=f"cpu-0-t2-fp32-d{size.head_dim}-g4-b128x64-exact")
     stored.save(demo_home / "profiles")
     settings = RunRequest(budget="0.35", break_even=0).config()
     least = least_limit(stored, size.tokens, size.heads, settings)
     below, above = f"{least.limit_us * 0.9:.0f}us", f"{least.limit_us * 1.1:.0f}us"
-    page = paste(open_page("new_run", source="Paste", break_even="0", limit=below))
+    page = form(break_even="0", limit=below)
     assert "is below what the probe takes" in page.told and page.button(key="submit").disabled
     assert f"{100 * least.share:.1f} % of dense" in page.told, "the least limit stands there"
-    fine = paste(open_page("new_run", source="Paste", break_even="0", limit=above))
+    fine = form(break_even="0", limit=above)
     assert not fine.button(key="submit").disabled
-    fix(page, "Run without a limit")
+    press(page, "Run without a limit")
     assert page.text_input(key="limit").value == "" and not page.button(key="submit").disabled
     quick = {name: cost / 100 for name, cost in stored.costs.items()}
     replace(stored, **quick, name=f"gpu-0-t2-fp32-d{size.head_dim}-g4-b128x64-exact").save(
         demo_home / "profiles"
     )
-    page = paste(open_page("new_run", source="Paste", break_even="0", limit=below))
+    page = form(break_even="0", limit=below)
     assert not page.button(key="submit").disabled, "a worker on the quicker device has the time"
 
 
 @pytest.mark.parametrize("side", ["first", "last"])
-def test_a_part_of_the_prompt_is_cut_at_tokens_and_named(demo_home, open_page, queue, went, side):
+def test_a_part_of_the_prompt_is_cut_at_tokens_and_named(form, queue, side):
     text = " ".join(f"word{i}" for i in range(900))
-    page = paste(open_page("new_run", source="Paste", take=side, take_tokens="300"), text)
+    page = form(text, take=side, take_tokens="300")
     page.button(key="submit").click().run()
     job = queue.jobs()[0]
     part = queue.prompts.read(job.id).decode()
@@ -158,10 +144,10 @@ def test_a_part_of_the_prompt_is_cut_at_tokens_and_named(demo_home, open_page, q
     assert job.label == f"pasted text, {side} 300 tokens"
 
 
-def test_a_prompt_that_is_too_long_is_cut_by_a_button(demo_home, open_page):
-    page = paste(open_page("new_run", source="Paste"), "harbour " * 200_000)
+def test_a_prompt_that_is_too_long_is_cut_by_a_button(form):
+    page = form("harbour " * 200_000)
     assert page.button(key="submit").disabled
-    fix(page, "Use the last 131,072 tokens")
+    press(page, "Use the last 131,072 tokens")
     assert page.query_params["take"] in ("last", ["last"])
     assert not page.button(key="submit").disabled
 
@@ -178,17 +164,15 @@ def test_any_file_that_is_text_is_a_prompt_and_its_name_a_label(demo_home, open_
 YARN = '{"rope_type": "yarn", "factor": 4.0}'
 
 
-def test_a_scaling_reaches_the_job_and_lengthens_what_the_model_reads(demo_home, open_page, queue, went):
-    page = paste(open_page("new_run", source="Paste", rope=YARN, calibration="none", trace="5,3"))
+def test_a_scaling_reaches_the_job_and_lengthens_what_the_model_reads(form):
+    page = form(rope=YARN, calibration="none", trace="5,3")
     assert not page.exception and "524,288" in page.told
-    page.button(key="submit").click().run()
-    asked = RunRequest.from_json(queue.jobs()[0].request_json)
+    asked = form.asked(page)
     assert json.loads(asked.rope) == {"rope_type": "yarn", "factor": 4.0}
     assert asked.scaling.text == asked.rope and asked.trace == "5,3"
     again = {name: str(value) for name, value in new_run_address.of_request(asked).items()}
-    page = paste(open_page("new_run", source="Paste", **again))
-    page.button(key="submit").click().run()
-    assert RunRequest.from_json(queue.jobs()[0].request_json) == asked
+    page = form(**again)
+    assert form.asked(page) == asked
 
 
 @pytest.mark.parametrize(
@@ -207,13 +191,11 @@ def test_a_scaling_reaches_the_job_and_lengthens_what_the_model_reads(demo_home,
         ),
     ],
 )
-def test_a_scaling_that_means_nothing_or_does_not_fit_the_model_is_not_queued(
-    demo_home, open_page, rope, message
-):
-    page = paste(open_page("new_run", source="Paste", rope=rope))
+def test_a_scaling_that_means_nothing_or_does_not_fit_the_model_is_not_queued(form, rope, message):
+    page = form(rope=rope)
     assert not page.exception and escape(message) in page.told
     assert page.button(key="submit").disabled
-    fix(page, "Run without RoPE scaling")
+    press(page, "Run without RoPE scaling")
     assert escape(message) not in page.told and not page.button(key="submit").disabled
 
 
@@ -226,13 +208,11 @@ def mine(demo_home):
 
 
 @pytest.mark.parametrize("linked", [False, True])
-def test_a_chosen_calibration_stays_and_is_refused_when_positions_are_rescaled(
-    mine, open_page, queue, went, linked
-):
+def test_a_chosen_calibration_stays_and_is_refused_when_positions_are_rescaled(form, mine, linked):
     if linked:
-        page = paste(open_page("new_run", source="Paste", calibration=mine, rope=YARN))
+        page = form(calibration=mine, rope=YARN)
     else:
-        page = paste(open_page("new_run", source="Paste"))
+        page = form()
         page.selectbox(key="calibration").set_value(mine).run()
         page.text_input(key="rope").set_value(YARN).run()
     assert not page.exception and page.selectbox(key="calibration").value == mine
@@ -240,18 +220,16 @@ def test_a_chosen_calibration_stays_and_is_refused_when_positions_are_rescaled(
     assert page.button(key="submit").disabled
     page.text_input(key="rope").set_value("").run()
     assert page.selectbox(key="calibration").value == mine and "without RoPE scaling" not in page.told
-    page.button(key="submit").click().run()
-    assert RunRequest.from_json(queue.jobs()[0].request_json).calibration == mine
+    assert form.asked(page).calibration == mine
 
 
-def test_a_failed_job_comes_back_with_prompt_and_settings(demo_home, open_page, queue, went):
+def test_a_failed_job_comes_back_with_prompt_and_settings(form, open_page, queue):
     request = RunRequest(policy="strict", budget="0.5", tau=0.8, segment=2048, audit="full", label="mine.txt")
     job = queue.submit(request, TEXT)
     query = {name: str(value) for name, value in new_run_address.of_request(request).items()}
     page = open_page("new_run", from_job=job, **query)
     assert not page.exception and escape(TEXT[:60]) in page.told
-    page.button(key="submit").click().run()
-    again = RunRequest.from_json(queue.jobs()[0].request_json)
+    again = form.asked(page)
     assert again == request and queue.jobs()[0].id != job
 
 
@@ -260,25 +238,23 @@ def test_a_failed_job_comes_back_with_prompt_and_settings(demo_home, open_page, 
     [{"device": "another"}, {"audit_depth": "none"}, {"routed": False}],
     ids=lambda c: next(iter(c)),
 )
-def test_estimates_come_from_runs_of_the_same_device_audit_and_state_only(
-    demo_home, spooled, open_page, changes
-):
+def test_estimates_come_from_runs_of_the_same_device_audit_and_state_only(form, spooled, changes):
     spooled(run={"created_at": "2027-01-01T00:00:00Z", "device": "CPU, 2 cores"})
     spooled("0therrun00000000", run=changes)
-    page = paste(open_page("new_run", source="Paste", break_even="0"), TEXT * 4)
+    page = form(TEXT * 4, break_even="0")
     assert "prefill of 1 stored run like this on CPU, 2 cores" in page.told
 
 
-def test_form_and_job_count_the_same_earlier_jobs(demo_home, spooled, open_page, queue):
+def test_form_and_job_count_the_same_earlier_jobs(form, spooled, open_page, queue):
     for routed in (False, True, True):
         queue.submit(RunRequest(audit="rows"), TEXT)
         claim = queue.claim("worker-1")
         spooled(claim.run_id, run={"routed": routed})
         queue.finish(claim, claim.run_id)
     for break_even, told in ((1_000_000, "1 earlier job"), (0, "2 earlier jobs")):
-        form = paste(open_page("new_run", source="Paste", break_even=str(break_even)))
+        page = form(break_even=str(break_even))
         job = queue.submit(RunRequest(audit="rows", break_even=break_even), TEXT)
-        assert f"from {told} like this" in form.told and f", from {told}<" in open_page("runs", job=job).told
+        assert f"from {told} like this" in page.told and f", from {told}<" in open_page("runs", job=job).told
 
 
 @pytest.mark.parametrize(
@@ -376,31 +352,19 @@ def test_the_memory_told_counts_the_keys_and_values_of_the_continuation(demo_hom
 
 
 def profile(**changes):
-    costs = dict.fromkeys(
-        ("row_us", "tile_us", "column_us", "dense_row_us", "dense_tile_us", "probe_base_us", "probe_head_us"),
-        1.0,
-    )
-    shape = {"head_dim": 64, "groups": 4, "threads": 2, "block_q": 128, "block_k": 64}
-    place = {"name": "cpu-0-t2-fp32-d64-g4-b128x64-exact", "device": "a fast machine", "backend": "torch"}
-    return LatencyProfile(
-        **{
-            **place,
-            **shape,
-            **costs,
-            "dtype": "float32",
-            "probe_key_us": 0.001,
-            "median_error": 0.05,
-            **changes,
-        }
-    )
+    """The shipped one of a CPU, but that all costs are alike."""
+    shipped = LatencyProfile.load(shipped_profile.SHIPPED)
+    costs = dict.fromkeys(shipped.costs, 1.0) | {"probe_key_us": 0.001}
+    place = {"name": "cpu-0-t2-fp32-d64-g4-b128x64-exact", "device": "a fast machine", "groups": 4}
+    return replace(shipped, **(place | costs | changes))
 
 
-def test_only_the_bundled_model_and_those_in_the_models_folder_are_offered(demo_home, open_page, queue, went):
+def test_only_the_bundled_model_and_those_in_the_models_folder_are_offered(form, demo_home):
     other = demo_home / "models" / "copy"
     other.parent.mkdir()
     other.symlink_to(REPOSITORY / "data" / "models" / "demo")
     (demo_home / "models" / "no-model").mkdir()
-    page = paste(open_page("new_run", source="Paste", with_model="/etc"))
+    page = form(with_model="/etc")
     box = page.selectbox(key="with_model")
     assert box.options == ["demo", "copy"] and box.value == "demo"
     absent = "names what is not here: with_model=/etc."
@@ -410,11 +374,10 @@ def test_only_the_bundled_model_and_those_in_the_models_folder_are_offered(demo_
     page.selectbox(key="with_model").select("copy").run()
     assert absent not in page.told
     assert f"{prompt_size('demo', TEXT).tokens:,}" in page.told
-    page.button(key="submit").click().run()
-    assert RunRequest.from_json(queue.jobs()[0].request_json).model == str(other)
+    assert form.asked(page).model == str(other)
 
 
-def test_a_prompt_below_the_predicted_break_even_says_so_and_can_be_routed_anyway(demo_home, open_page):
+def test_a_prompt_below_the_predicted_break_even_says_so_and_can_be_routed_anyway(form, demo_home, open_page):
     page = open_page("new_run", source="Sample")
     assert page.selectbox(key="sample").options and '<pre class="rs-block"' in page.told
     assert "No latency profile for heads of size" in page.told and not page.button(key="submit").disabled
@@ -422,11 +385,11 @@ def test_a_prompt_below_the_predicted_break_even_says_so_and_can_be_routed_anywa
     stored = profile(head_dim=size.head_dim, probe_head_us=3_000.0)
     stored = replace(stored, name=f"cpu-0-t2-fp32-d{size.head_dim}-g4-b128x64-exact")
     stored.save(demo_home / "profiles")
-    page = paste(open_page("new_run", source="Paste"))
+    page = form()
     least = stored.break_even_tokens(size.heads, size.layers)
     assert f"Below the predicted break-even, {least:,} tokens by the profile of a fast machine" in page.told
     assert "No latency profile" not in page.told
-    fix(page, "Route it anyway")
+    press(page, "Route it anyway")
     assert page.number_input(key="break_even").value == 0 and "break-even, " not in page.told
     assert f"slower than dense here: the predicted break-even is {least:,} tokens" in page.told
 

@@ -19,10 +19,9 @@ from routesparse.engine.jobs import sweep
 from routesparse.engine.jobs.prompt_files import PromptFiles
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.store import queries, verdicts
-from tests.app.conftest import ANN, BOB
+from tests.app.conftest import ANN, BOB, TEXT, press
 
 CALIBRATIONS = Path(__file__).resolve().parents[3] / "data" / "calibrations"
-TEXT = "The harbour master writes a ledger of vessels. " * 40
 # price -> area, KL, error, prefill: a front of three by area; .6 is beaten by .5, and 2 was not compared.
 MEASURED = {
     0.1: (0.40, 0.001, 0.02, 900.0),
@@ -31,16 +30,6 @@ MEASURED = {
     1.0: (0.10, 0.030, 0.08, 500.0),
     2.0: (0.05, None, None, 400.0),
 }
-
-
-def paste(page, text=TEXT):
-    return page.text_area(key="pasted").set_value(text).run()
-
-
-def fix(page, label):
-    """Press the first button of this label."""
-    next(button for button in page.button if button.label == label).click().run()
-    assert not page.exception
 
 
 def asked(queue):
@@ -97,10 +86,8 @@ def rows_of(queue, sweep_id):
     ],
     ids=["prices", "limits"],
 )
-def test_one_press_queues_a_job_for_each_value_in_order(
-    demo_home, open_page, queue, went, address, field, values
-):
-    page = paste(open_page("new_run", source="Paste", tau="0.2", price="0.7", **address))
+def test_one_press_queues_a_job_for_each_value_in_order(form, queue, went, address, field, values):
+    page = form(tau="0.2", price="0.7", **address)
     assert page.button(key="submit").label == "Analyse with 3 settings"
     assert "estimated time, 3 settings" in page.words
     page.button(key="submit").click().run()
@@ -112,17 +99,14 @@ def test_one_press_queues_a_job_for_each_value_in_order(
     assert name == "compare" and [job.sweep for job in queue.sweep(query["sweep"])] == [query["sweep"]] * 3
 
 
-def test_every_price_is_checked_against_the_calibration(demo_home, open_page, queue):
+def test_every_price_is_checked_against_the_calibration(demo_home, form, queue):
     folder = demo_home.parent / "data" / "calibrations"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "prose.json").symlink_to(CALIBRATIONS / "prose.json")
-    page = open_page(
-        "new_run", source="Paste", vary="price", prices="0.5, 0.3, 1", calibration="prose", break_even="0"
-    )
-    paste(page)
+    page = form(vary="price", prices="0.5, 0.3, 1", calibration="prose", break_even="0")
     assert page.words.count("calibration 'prose' was made with price 0.5, this run has 0.3") == 1
     assert "this run has 1" not in page.words and page.button(key="submit").disabled
-    fix(page, "Run without a calibration")
+    press(page, "Run without a calibration")
     page.button(key="submit").click().run()
     assert [(request.price, request.calibration) for request in asked(queue)] == [
         (0.5, None),
@@ -131,8 +115,8 @@ def test_every_price_is_checked_against_the_calibration(demo_home, open_page, qu
     ]
 
 
-def test_every_bad_value_is_named_at_once_and_can_be_left_out(demo_home, open_page, queue):
-    page = paste(open_page("new_run", source="Paste", vary="price", prices="0.5, cheap, -1, 0.50, 2"))
+def test_every_bad_value_is_named_at_once_and_can_be_left_out(form, queue):
+    page = form(vary="price", prices="0.5, cheap, -1, 0.50, 2")
     html = page.words
     assert (
         "price 'cheap' is no number" in html
@@ -140,8 +124,8 @@ def test_every_bad_value_is_named_at_once_and_can_be_left_out(demo_home, open_pa
         and "0.50 repeats a value" in html
     )
     assert page.button(key="submit").disabled
-    fix(page, "Leave it out")
-    fix(page, "Leave it out")
+    press(page, "Leave it out")
+    press(page, "Leave it out")
     assert page.text_input(key="prices").value == "0.5, 0.50, 2"
     page.text_input(key="prices").set_value("0.5, 2").run()
     assert not page.button(key="submit").disabled and queue.jobs() == []
@@ -159,8 +143,8 @@ def test_every_bad_value_is_named_at_once_and_can_be_left_out(demo_home, open_pa
     ],
     ids=["none", "one", "fourteen", "limit", "policy", "another setting"],
 )
-def test_a_sweep_that_can_not_be_queued_says_why(demo_home, open_page, address, message):
-    page = paste(open_page("new_run", source="Paste", **address))
+def test_a_sweep_that_can_not_be_queued_says_why(form, address, message):
+    page = form(**address)
     assert not page.exception and message in page.words
     assert page.button(key="submit").disabled
 
@@ -173,14 +157,14 @@ def test_a_sweep_that_can_not_be_queued_says_why(demo_home, open_page, address, 
         ({"vary": "price", "prices": "0.5, 1", "with_policy": "certified"}, "Use policy priced"),
     ],
 )
-def test_values_and_the_policy_that_reads_them_are_one_press_away(demo_home, open_page, address, button):
-    page = paste(open_page("new_run", source="Paste", **address))
-    fix(page, button)
+def test_values_and_the_policy_that_reads_them_are_one_press_away(form, address, button):
+    page = form(**address)
+    press(page, button)
     assert "no values are given" not in page.words and not page.button(key="submit").disabled
 
 
-def test_nothing_is_queued_and_nothing_lost_when_the_queue_fails(demo_home, open_page, queue, failing):
-    page = paste(open_page("new_run", source="Paste", vary="price", prices="0.5, 1"))
+def test_nothing_is_queued_and_nothing_lost_when_the_queue_fails(form, queue, failing):
+    page = form(vary="price", prices="0.5, 1")
 
     with failing(PromptFiles, "write", StoreError("the disk is full")):
         page.button(key="submit").click().run()

@@ -187,21 +187,9 @@ def test_a_run_of_dense_heads_has_nothing_to_lose(spooled, record, open_page):
     assert "Analyse the prompt again" not in html
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        {"find": "99999999-3"},
-        {"find": "1-2,zzz"},
-        {"find": "0-0", "at": "9-1"},
-        {"at": "0-99999", "row": "abc", "below": "7"},
-        {"scope": "none", "shade": "none", "segment": "9", "batch": "3"},
-        {"row": "99999999"},
-    ],
-    ids=str,
-)
-def test_links_that_mean_nothing_show_the_page_without_them(filled, open_page, query):
-    page = open_page("text", run=RUN, **query)
-    assert "Worst audited rows" in page.told
+@pytest.mark.parametrize("find", ["99999999-3", "1-2,zzz"])
+def test_links_that_mean_nothing_show_the_page_without_them(filled, open_page, find):
+    assert "Worst audited rows" in open_page("text", run=RUN, find=find, at="0-99999").told
 
 
 def test_markup_in_a_prompt_and_its_name_is_escaped(spooled, record, open_page):

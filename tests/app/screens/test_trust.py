@@ -280,10 +280,8 @@ def test_decisions_that_were_lost_are_not_called_certified(spooled, open_page):
     assert "decisions are not stored" in html and "Bounded</b> with" not in html
 
 
-def test_senseless_addresses_fall_back_and_bad_links_say_so(filled, open_page):
+def test_a_link_to_no_run_says_so(filled, open_page):
     assert "This link leads nowhere" in open_page("trust", run="deadbeef").told
-    wrong = {"claim": "x", "by": "²", "scope": "x", "domain": "nowhere", "details": "true"}
-    assert "Worst heads" in open_page("trust", run=RUN, **wrong).told
 
 
 @pytest.mark.parametrize(

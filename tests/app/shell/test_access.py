@@ -17,10 +17,6 @@ from routesparse.engine.store.duckdb_store import Store
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
-def text_of(page) -> str:
-    return " ".join(element.value for kind in ("html", "markdown", "text") for element in page.get(kind))
-
-
 @pytest.fixture
 def opened(home):
     opened = module.Access()
@@ -100,11 +96,11 @@ def test_many_bundles_come_in_behind_the_pages_which_count_them(slow_store, open
 def test_a_page_shows_the_count_and_is_drawn_again_when_all_are_in(slow_store):
     drawn = AppTest.from_function(_counting, default_timeout=30)
     drawn.run()
-    assert "taking in new bundles: 0 of 5" in text_of(drawn)
+    assert "taking in new bundles: 0 of 5" in drawn.told
     slow_store.release(5)
     until(lambda: module.access().taking_in() is None)
     drawn.run()
-    assert "taking in" not in text_of(drawn)
+    assert "taking in" not in drawn.told
 
 
 def _counting() -> None:
@@ -151,10 +147,10 @@ def test_a_bundle_without_space_is_listed_and_comes_in_by_itself(home, record, o
         module.access().SPOOL_SECONDS = 0.0
         for _ in range(2):
             page.run()
-            assert "A bundle waits" in text_of(page) and "no space left" in text_of(page)
+            assert "A bundle waits" in page.told and "no space left" in page.told
     page.run()
     page.run()
-    assert "A bundle waits" not in text_of(page)
+    assert "A bundle waits" not in page.told
     assert page.dataframe[0].value.shape[0] == 1
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from routesparse.app.shell import guard
+from tests.app.conftest import AUTH, LOGIN
+from tests.e2e.serve import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 PUBLIC = ["--server.address", "0.0.0.0"]
@@ -19,14 +21,6 @@ from streamlit.web import bootstrap
 bootstrap.run = lambda *arguments: print("served")
 from routesparse.app.__main__ import main
 sys.exit(main(sys.argv[1:]))
-"""
-LOGIN = """
-[auth]
-redirect_uri = "https://routesparse.example/oauth2callback"
-cookie_secret = "{secret}"
-client_id = "dashboard"
-client_secret = "known to the provider"
-server_metadata_url = "https://login.example/.well-known/openid-configuration"
 """
 
 
@@ -50,12 +44,6 @@ def start(tmp_path):
         return ended.returncode, ended.stdout, ended.stderr.splitlines()
 
     return call
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +76,7 @@ def test_public_page_without_login_shows_nothing(filled, open_dashboard, monkeyp
         (None, "no login is configured"),
         ('[database]\nuser = "x"\n', "no login is configured"),
         ('[auth]\ncookie_secret = "x"\n', "the login can't work"),
-        (LOGIN.format(secret="guess"), "fewer than 32 characters"),
+        (LOGIN.replace(AUTH["cookie_secret"], "guess"), "fewer than 32 characters"),
     ],
     ids=["no secrets", "other secrets", "half a login", "a short secret"],
 )
@@ -101,8 +89,7 @@ def test_public_bind_without_a_working_login_is_refused(start, secrets, reason):
 
 
 def test_public_bind_with_a_login_is_served(start):
-    secrets = LOGIN.format(secret="0123456789abcdef0123456789abcdef")
-    assert start(*PUBLIC, "--server.port", str(free_port()), secrets=secrets) == (0, "served\n", [])
+    assert start(*PUBLIC, "--server.port", str(free_port()), secrets=LOGIN) == (0, "served\n", [])
 
 
 def test_loopback_is_served(start):

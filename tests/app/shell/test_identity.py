@@ -7,6 +7,7 @@ from streamlit import config
 from streamlit.runtime.secrets import Secrets
 
 from routesparse.app.shell import guard, identity
+from tests.app.conftest import LOGIN
 
 ISSUER = "https://login.example"
 ANN = {"is_logged_in": True, "iss": ISSUER, "sub": "4711", "email": "ann@example.org", "name": "<b>Ann</b>"}
@@ -89,16 +90,6 @@ def test_whoever_logged_in_is_named_as_text_and_can_leave(filled, login, open_da
     assert "No runs yet" in page.told, "the runs of the local person are not hers"
 
 
-GOOD = """
-[auth]
-redirect_uri = "https://routesparse.example/oauth2callback"
-cookie_secret = "0123456789abcdef0123456789abcdef"
-client_id = "dashboard"
-client_secret = "known to the provider"
-server_metadata_url = "https://login.example/.well-known/openid-configuration"
-"""
-
-
 @pytest.fixture
 def save(monkeypatch, tmp_path):
     """save(text): the only secrets file is saved, and read by Streamlit as after a change; None removes it."""
@@ -128,7 +119,7 @@ def test_a_secrets_file_that_speaks_of_no_login_leaves_one_person(save, text):
 
 @pytest.mark.parametrize(
     "text",
-    ["[auth]\n", "[auth]\noops = [\n", "[Auth]\nclient_id = 'x'\n", GOOD + "oops = [\n", "[auth.google]\n"],
+    ["[auth]\n", "[auth]\noops = [\n", "[Auth]\nclient_id = 'x'\n", LOGIN + "oops = [\n", "[auth.google]\n"],
     ids=["no keys", "broken", "capital", "broken at the end", "a provider without keys"],
 )
 def test_a_login_that_is_meant_and_does_not_work_is_refused_on_loopback_too(save, text):
@@ -136,9 +127,9 @@ def test_a_login_that_is_meant_and_does_not_work_is_refused_on_loopback_too(save
     assert "mend the [auth] section" in guard.refusal()
 
 
-@pytest.mark.parametrize("later", [None, "", GOOD + "oops = [\n"], ids=["removed", "cut short", "broken"])
+@pytest.mark.parametrize("later", [None, "", LOGIN + "oops = [\n"], ids=["removed", "cut short", "broken"])
 def test_a_login_once_seen_is_asked_for_until_the_process_ends(save, later):
-    save(GOOD)
+    save(LOGIN)
     assert guard.refusal() is None and identity.login_configured()
     save(later)
     assert guard.refusal() is not None
