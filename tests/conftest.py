@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from importlib import import_module
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -53,6 +54,12 @@ class Rooms(LoadScopeScheduling):
 
 def _is_stage(file: str) -> bool:
     return file.split("/")[1] in STAGES
+
+
+@pytest.fixture(scope="session")
+def factory():
+    """The module that makes synthetic runs."""
+    return import_module("tests.engine.store.factory")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

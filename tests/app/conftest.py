@@ -30,7 +30,6 @@ from routesparse.engine.method.families import library_hash
 from routesparse.engine.models.files import revision_of
 from routesparse.engine.store import bundle, spool
 from routesparse.engine.store.duckdb_store import Store
-from tests.engine.store import factory as store_factory
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TEXT = "The harbour master writes a ledger of vessels. " * 40
@@ -87,12 +86,6 @@ def own_main_module():
     main = sys.modules["__main__"]
     yield
     sys.modules["__main__"] = main
-
-
-@pytest.fixture(scope="session")
-def factory():
-    """The module that makes synthetic runs."""
-    return store_factory
 
 
 @pytest.fixture(scope="session")

@@ -11,18 +11,11 @@ import pytest
 
 from routesparse.engine.store.bundle import write_bundle
 from tests.e2e import serve
-from tests.engine.store import factory as store_factory
 
 
 def _host(url: str) -> str | None:
     """Whom a request goes to; nobody for data in the address itself."""
     return urlsplit(url.removeprefix("blob:")).hostname
-
-
-@pytest.fixture(scope="session")
-def factory():
-    """The module that makes synthetic runs."""
-    return store_factory
 
 
 @pytest.fixture(scope="session")

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import secrets
 import shutil
-import sys
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
 AUDITED = {
     "plain-n713": {"n_q": 713},
     "chunk-nq333-nk901": {"n_q": 333, "n_k": 901},
@@ -21,15 +19,6 @@ AUDITED = {
     "softcap-n500": {"n_q": 500, "softcap": 3.0},
     "sinks-n500": {"n_q": 500, "sinks": True},
 }
-
-
-def _module(name: str, path: Path):
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up by name.
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="session")
@@ -51,19 +40,13 @@ def no_plain_file():
 @pytest.fixture(scope="session")
 def oracle():
     """The module of float64 twins (oracles.py in this folder)."""
-    return _module("engine_oracles", HERE / "oracles.py")
+    return import_module("tests.engine.oracles")
 
 
 @pytest.fixture(scope="session")
 def unit_by_unit():
     """The numpy twin of step 5 (fallback_oracle.py)."""
-    return _module("engine_fallback_oracle", HERE / "fallback_oracle.py")
-
-
-@pytest.fixture(scope="session")
-def factory():
-    """The module that makes synthetic runs (store/factory.py)."""
-    return _module("engine_store_factory", HERE / "store" / "factory.py")
+    return import_module("tests.engine.fallback_oracle")
 
 
 @pytest.fixture(scope="session")
@@ -110,13 +93,33 @@ def new_lake(postgres, empty_lake, monkeypatch):
 @pytest.fixture(scope="session")
 def lab():
     """Captured attention of the lab checkpoint on prose, code and a needle prompt (lab_attention.py)."""
-    return _module("engine_lab_attention", HERE / "lab_attention.py").Lab.load()
+    return import_module("tests.engine.lab_attention").Lab.load()
 
 
 @pytest.fixture(scope="session")
 def tiny_model():
     """The module that saves a tiny model with one token per byte (tiny_model.py)."""
-    return _module("engine_tiny_model", HERE / "tiny_model.py")
+    return import_module("tests.engine.tiny_model")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, tiny_model):
+    """Where this model is saved."""
+    return tiny_model.save(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def loaded(folder):
+    """The same in memory."""
+    from routesparse.engine.models.load import load_model
+
+    return load_model(str(folder), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model, tmp_path_factory):
+    """A tiny saved model with one token per byte, beside the latency profile that fits it."""
+    return tiny_model.save_measured(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

@@ -6,28 +6,35 @@ processes of their own: ``*_by_twins`` in the test's, ``*_by_kernels`` where Tri
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import replace
 from itertools import groupby
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import torch
 
+from routesparse.engine.decide import heatmap
+from routesparse.engine.decide.decision import LayerSettings
+from routesparse.engine.device.copies import Readout
+from routesparse.engine.method.attend import head_density, lower
+from routesparse.engine.method.families import build_indices, library
+from routesparse.engine.method.families._block_ranking import block_scores, log_floors, question_scores
+from routesparse.engine.method.probe import describe, draw_shares, place_rows, pool_keys, run_probe
+from routesparse.engine.method.records import (
+    CERTIFICATE,
+    CandidateMass,
+    Context,
+    Descriptors,
+    Probe,
+    ProbeRows,
+)
+from routesparse.engine.method.retained_mass import candidate_mass
+from routesparse.engine.method.segments import split
+from routesparse.kernels.betting_bound import betting_lower_bound
+from tests.engine import oracles
+
 Tensors = dict[str, torch.Tensor]
-
-
-def _oracle():
-    if "engine_oracles" not in sys.modules:
-        path = Path(__file__).with_name("oracles.py")
-        spec = importlib.util.spec_from_file_location("engine_oracles", path)
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["engine_oracles"] = module
-        spec.loader.exec_module(module)
-    return sys.modules["engine_oracles"]
 
 
 def _moved(value: Any, device: str) -> Any:
@@ -44,15 +51,9 @@ def _moved(value: Any, device: str) -> Any:
 
 def steps_by_twins(kind: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """What the naive twins make of one problem: what kernels are given, and what they are compared with."""
-    from routesparse.engine.method.families._block_ranking import block_scores, question_scores
-    from routesparse.engine.method.probe import pool_keys
-    from routesparse.engine.method.records import Context
-    from routesparse.engine.method.retained_mass import candidate_mass
-
-    oracle = _oracle()
-    config = replace(oracle.SMALL, **changes)
-    inputs = oracle.draw_inputs(3, **kind)
-    segment, rows, probe, candidates, indices = oracle.step_one_and_two(inputs, config)
+    config = replace(oracles.SMALL, **changes)
+    inputs = oracles.draw_inputs(3, **kind)
+    segment, rows, probe, candidates, indices = oracles.step_one_and_two(inputs, config)
     context = Context(inputs, segment, candidates, probe)
     batch, heads = inputs.q.shape[:2]
     plans = -(-len(candidates) // (batch * heads))
@@ -68,7 +69,7 @@ def steps_by_twins(kind: dict[str, Any], changes: dict[str, Any]) -> dict[str, A
         "keys": pool_keys(context),
         "scores": block_scores(context),
         "question": question_scores(context),
-        "seed": oracle.stable_seed(config.seed, 0, segment.index),
+        "seed": oracles.stable_seed(config.seed, 0, segment.index),
         # Every candidate once, those of a plan far apart in the library.
         "choices": [
             torch.tensor(
@@ -85,7 +86,6 @@ def steps_by_twins(kind: dict[str, Any], changes: dict[str, Any]) -> dict[str, A
 def small_pieces() -> dict[tuple[Any, str], Any]:
     """Launchers' sizes at which small problems take several chunks of keys and blocks, and pictures are pooled."""
     from routesparse.engine import probe_masks
-    from routesparse.engine.decide import heatmap
     from routesparse.kernels import level_maps as level_maps
     from routesparse.kernels import lower_plan as lower_plan
     from routesparse.kernels import recent_marginals as recent_marginals
@@ -125,14 +125,6 @@ def steps(twin: dict[str, Any], by_table: bool, device: str) -> Tensors:
 
 
 def _steps(twin: dict[str, Any], by_table: bool, device: str) -> Tensors:
-    from routesparse.engine.decide import heatmap
-    from routesparse.engine.method.attend import head_density, lower
-    from routesparse.engine.method.families import build_indices
-    from routesparse.engine.method.families._block_ranking import block_scores, log_floors
-    from routesparse.engine.method.probe import describe, draw_shares, place_rows, pool_keys, run_probe
-    from routesparse.engine.method.records import CERTIFICATE, Context
-    from routesparse.engine.method.retained_mass import candidate_mass
-    from routesparse.kernels.betting_bound import betting_lower_bound
     from routesparse.kernels.level_maps import score_levels
 
     config, segment, candidates = twin["config"], twin["segment"], twin["candidates"]
@@ -210,12 +202,8 @@ def row_order(rows: torch.Tensor, device: str) -> torch.Tensor:
 
 def random_units(changes: dict[str, Any], width: int, units: tuple[int, int] = (2, 6)) -> dict[str, Any]:
     """Units [B, H] with random masses for steps 3 to 5; width 0: the library's candidates, policy "priced"."""
-    from routesparse.engine.method.families import library
-    from routesparse.engine.method.records import CERTIFICATE, CandidateMass, Descriptors, ProbeRows
-    from routesparse.engine.method.segments import split
-
-    oracle, by_gate = _oracle(), width > 0
-    config = replace(oracle.SMALL, policy="certified" if by_gate else "priced", **changes)
+    by_gate = width > 0
+    config = replace(oracles.SMALL, policy="certified" if by_gate else "priced", **changes)
     segment = split(2_000, 2_000, config)[-1]
     candidates = library(segment)
     depths = [width] if by_gate else [len(list(own)) for _, own in groupby(candidates, lambda c: c.pattern)]
@@ -256,16 +244,13 @@ def random_units(changes: dict[str, Any], width: int, units: tuple[int, int] = (
         "rows": rows,
         "masses": CandidateMass(mass, tiles, columns, tiles / 2_000),
         "described": Descriptors(*(torch.rand(units, generator=g) for _ in range(3))),
-        "profile": oracle.PROFILE,
+        "profile": oracles.PROFILE,
     }
 
 
 def route_by_kernels(case: dict[str, Any], gate: float, device: str) -> tuple[Tensors, torch.Tensor]:
     """Steps 3 to 5 by the route kernel: (what it records but lap times, its choice)."""
     from routesparse.engine.decide import units
-    from routesparse.engine.decide.decision import LayerSettings
-    from routesparse.engine.device.copies import Readout
-    from routesparse.engine.method.records import Context, Probe
 
     settings = LayerSettings(case["config"], gate, case["profile"])
     assert units.kernel_takes(settings, case["masses"].row_mass.shape[1], None)
@@ -349,14 +334,11 @@ def decide(kind: dict[str, Any], policy: str, device: str) -> Tensors:
     In a small problem most columns have no mass at all; of these every device must read the same ones.
     """
     from routesparse.engine.decide import layer
-    from routesparse.engine.decide.decision import LayerSettings
-    from routesparse.engine.method.segments import split
 
-    oracle = _oracle()
-    inputs = oracle.draw_inputs(3, **kind)
-    segment = split(inputs.q.shape[2], inputs.k.shape[2], oracle.SMALL)[-1]
-    config = replace(oracle.SMALL, policy=policy, tau=0.5)
-    arguments = (segment, 0, LayerSettings(config, 0.6, oracle.PROFILE))
+    inputs = oracles.draw_inputs(3, **kind)
+    segment = split(inputs.q.shape[2], inputs.k.shape[2], oracles.SMALL)[-1]
+    config = replace(oracles.SMALL, policy=policy, tau=0.5)
+    arguments = (segment, 0, LayerSettings(config, 0.6, oracles.PROFILE))
     there = _moved(inputs, device)
     pending = layer.begin(there, *arguments)
     plan = layer.plan_of(pending, there).to("cpu").validate()

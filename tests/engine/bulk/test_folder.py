@@ -26,12 +26,6 @@ from routesparse.engine.store.duckdb_store import Store
 WORDS = "the quick brown fox jumps over the lazy dog. "
 
 
-@pytest.fixture(scope="module")
-def model(tiny_model, tmp_path_factory):
-    """A tiny saved model with one token per byte, and a home with a latency profile that fits it."""
-    return tiny_model.save_measured(tmp_path_factory.mktemp("bulk"))
-
-
 @pytest.fixture
 def prompts(tmp_path):
     """Three prompts, one of them in a folder of its own, and what is none."""

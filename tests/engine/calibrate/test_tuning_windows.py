@@ -12,19 +12,8 @@ from routesparse.engine.calibrate.row_files import read_lines
 from routesparse.engine.crew.crews import Processes
 from routesparse.engine.crew.share import Team
 from routesparse.engine.errors import CalibrationError, ConfigError
-from routesparse.engine.models.load import load_model
 
 PROJECTS = {"a-0": "org/a", "a-1": "org/a", "b-0": "org/b"}  # one of them in two pieces
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory, tiny_model):
-    return tiny_model.save(tmp_path_factory.mktemp("model") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def loaded(folder):
-    return load_model(str(folder), device="cpu")
 
 
 @pytest.fixture

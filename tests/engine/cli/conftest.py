@@ -30,9 +30,3 @@ def prompt(tmp_path):
     file = tmp_path / "prompt.txt"
     file.write_text("the quick brown fox jumps over the lazy dog. " * 14)
     return file
-
-
-@pytest.fixture(scope="module")
-def model(tiny_model, tmp_path_factory):
-    """A tiny saved model with one token per byte, beside the latency profile that fits it."""
-    return tiny_model.save_measured(tmp_path_factory.mktemp("model"))

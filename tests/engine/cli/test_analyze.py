@@ -31,7 +31,7 @@ AUDIT = "rows units coverage nominal certificate mean_error max_error executed_e
 
 
 class TestAnalyze:
-    def test_the_json_object_is_the_contract(self, printed, run, model, home, prompt):
+    def test_the_json_object_is_the_contract(self, printed, model, home, prompt):
         given = ("--model", model, "--break-even", 512, "--audit", "rows", "--json")
         found = json.loads(printed("analyze", prompt, *given))
         assert list(found) == FIELDS.split()

@@ -49,7 +49,7 @@ def test_a_run_that_the_store_already_took_is_not_spooled_again(run, home, bundl
     assert not paths.spool().exists()
 
 
-def test_the_same_id_with_other_content_is_refused(refused, run, home, bundle, tmp_path):
+def test_the_same_id_with_other_content_is_refused(refused, run, home, bundle):
     run("ingest", bundle())
     other = bundle(place="other", tau=0.5)
     assert "run-a is already there with other content" in refused("ingest", other)

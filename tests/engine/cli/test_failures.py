@@ -10,7 +10,7 @@ import pytest
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")], ids=["nan", "inf"])
-def test_nan_or_inf_in_a_layer_names_the_layer(refused, home, tiny_model, tmp_path, prompt, poison):
+def test_nan_or_inf_in_a_layer_names_the_layer(refused, model, home, tiny_model, tmp_path, prompt, poison):
     sick = tiny_model.save(tmp_path / "sick", poison=poison)
     told = refused("analyze", prompt, "--model", sick, "--break-even", "0")
     assert told.startswith("error: layer 1: NaN or Inf in the attention scores")

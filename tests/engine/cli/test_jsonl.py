@@ -22,7 +22,7 @@ def rows(tmp_path, home):
     return write
 
 
-def test_messages_are_read_through_the_models_own_template(printed, run, rows, tiny_model, tmp_path):
+def test_messages_are_read_through_the_models_own_template(printed, rows, tiny_model, tmp_path):
     model = tiny_model.save(tmp_path / "chatty")
     (model / "chat_template.jinja").write_text(
         "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"

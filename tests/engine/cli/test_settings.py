@@ -109,9 +109,7 @@ def test_a_calibration_is_not_begun_so(refused, model, prompt, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("name", [f"{LATIN}.txt", "a\n[bold]b\x1b.txt", "x" * 250 + ".txt"], ids=repr)
-def test_any_file_name_becomes_a_label_that_a_bundle_can_hold(
-    printed, run, home, model, prompt, tmp_path, name
-):
+def test_any_file_name_becomes_a_label_that_a_bundle_can_hold(printed, home, model, prompt, tmp_path, name):
     given = ("--model", model, "--break-even", "100000", "--out", tmp_path / "out")
     printed("analyze", prompt.rename(tmp_path / name), *given)
     (folder,) = (tmp_path / "out").iterdir()

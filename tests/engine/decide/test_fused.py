@@ -4,7 +4,6 @@ On the GPU where there is one, else interpreted, in a process of its own.
 """
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,6 +19,7 @@ from routesparse.engine.method.layer_fallback import climb, masses_of
 from routesparse.engine.method.records import CERTIFICATE, Context, Probe
 from routesparse.engine.method.router import Scores
 from routesparse.kernels.betting_bound import betting_lower_bound
+from tests.engine import fused_run
 from tests.triton_process import triton_process
 
 # The interpreter is slow: few heads and blocks, and several settings in one problem.
@@ -82,18 +82,8 @@ PRICED = {
 MEANS = ("mass", "recent_mass", "disagreement")
 
 
-def _module():
-    """fused_run.py, wherever this runs."""
-    import importlib.util
-
-    spec = importlib.util.spec_from_file_location("fused_run", Path(__file__).parents[1] / "fused_run.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def _run(name, *arguments):
-    return getattr(_module(), name)(*arguments)
+    return getattr(fused_run, name)(*arguments)
 
 
 @pytest.fixture(scope="module")
@@ -120,13 +110,12 @@ def pairs(request, run):
 
 def _twins_in_small_pictures(twin):
     """The twins take no table of addresses; their pictures are pooled as the kernels' are."""
-    module = _module()
-    sizes = {place: size for place, size in module.small_pieces().items() if place[1] == "MAX_COLUMNS"}
+    sizes = {place: size for place, size in fused_run.small_pieces().items() if place[1] == "MAX_COLUMNS"}
     before = {place: getattr(*place) for place in sizes}
     try:
         for (owner, name), size in sizes.items():
             setattr(owner, name, size)
-        return module.steps(twin, False, "cpu")
+        return fused_run.steps(twin, False, "cpu")
     finally:
         for (owner, name), size in before.items():
             setattr(owner, name, size)

@@ -22,6 +22,7 @@ from routesparse.engine import shared_folder
 from routesparse.engine.jobs.database import QueueBusyError
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.jobs.worker import run_worker
 from routesparse.engine.scale.queue import PREFIX
 from tests import own_postgres
 from tests.engine.jobs import worker_process
@@ -34,6 +35,19 @@ TEXT = "the harbour master writes a ledger"
 
 def submit(queue, **wishes):
     return queue.submit(RunRequest(**wishes), TEXT)
+
+
+def claimed(queue, **wishes):
+    """The claim of a job that a worker has begun."""
+    submit(queue, **wishes)
+    return queue.claim("w")
+
+
+def done(queue):
+    """The claim of a job that has ended well."""
+    claim = claimed(queue)
+    queue.finish(claim, claim.run_id)
+    return claim
 
 
 def open_at_once(make):
@@ -124,6 +138,17 @@ def alter(home):
 def fakes():
     """The module worker_process.py: the fake analysis and the synthetic runs."""
     return worker_process
+
+
+@pytest.fixture
+def work(home, fakes):
+    """work(analysis, preparation): a worker in this process until nothing waits, with the fake analysis or another."""
+
+    def run(analyze=None, prepare=None, **options):
+        options = {"beat_s": 0.02, "poll_s": 0.01, **options}
+        assert run_worker(home, analyze or fakes.fake_analysis(home), prepare, once=True, **options) == 0
+
+    return run
 
 
 @pytest.fixture

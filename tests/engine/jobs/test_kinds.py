@@ -39,21 +39,10 @@ def fake(request, content, folder, report):
     return "made"
 
 
-@pytest.fixture
-def work(home, fakes):
-    """Run the worker until nothing waits."""
-
-    def run(prepare=fake, **options):
-        options = {"beat_s": 0.02, "poll_s": 0.01, **options}
-        assert worker.run_worker(home, fakes.fake_analysis(home), prepare, once=True, **options) == 0
-
-    return run
-
-
 def test_a_kind_of_a_newer_version_fails_clearly(queue, alter, work):
     job_id = queue.submit(RunRequest(), "text")
     alter("UPDATE job SET kind = 'distil'")
-    work()
+    work(prepare=fake)
     failure = queue.job(job_id).failure
     assert failure.kind == "config"
     assert failure.message == "a job of kind 'distil' is not known to this version; update the worker"
@@ -114,7 +103,7 @@ def test_documents_come_back_as_they_were():
 
 def test_a_result_appears_in_the_home_when_its_job_is_done(queue, home, work):
     job_id = queue.submit(ProfileRequest())
-    work()
+    work(prepare=fake)
     job = queue.job(job_id)
     assert (job.kind, job.state, job.result, job.label) == (
         "profile",
@@ -136,18 +125,18 @@ def test_a_cancelled_job_leaves_nothing_and_can_be_tried_again(queue, home, work
             report("profile", 1, 2)
 
     job_id = queue.submit(CalibrateRequest("mine"), documents())
-    work(cancelled)
+    work(prepare=cancelled)
     assert queue.job(job_id).state == "cancelled"
     assert not (home / "profiles").exists()
     assert list((home / "spool" / staging.STAGED).iterdir()) == []
     again = queue.retry(job_id)
-    work()
+    work(prepare=fake)
     assert (queue.job(again).kind, queue.job(again).state) == ("calibrate", "done")
 
 
 def test_a_worker_that_only_analyses_says_so(queue, work):
     job_id = queue.submit(ProfileRequest())
-    work(None)
+    work()
     assert "this worker runs no job of kind 'profile'" in queue.job(job_id).failure.message
 
 
@@ -165,7 +154,7 @@ def test_a_killed_preparation_is_never_half_used(queue, home, work, place, monke
         os._exit(1)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     assert not (home / "profiles").exists()
-    work()
+    work(prepare=fake)
     job = queue.job(job_id)
     assert (job.state, job.attempt) == ("done", 2 if place == "written" else 1)
     assert (home / "profiles" / "made.json").is_file()

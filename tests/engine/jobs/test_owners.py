@@ -11,7 +11,6 @@ from routesparse.engine.errors import InputError
 from routesparse.engine.jobs.estimate import job_estimate
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.jobs.worker import run_worker
 from routesparse.engine.store import bundle
 
 ANN, BOB = "a" * 32, "b" * 32
@@ -75,9 +74,9 @@ def test_a_page_can_not_choose_another_owner(queue):
     assert json.loads(queue.of(BOB).job(job_id).request_json)["owner"] == BOB
 
 
-def test_the_run_belongs_to_the_job_s_owner(queue, home, fakes):
+def test_the_run_belongs_to_the_job_s_owner(queue, home, work):
     ids = {owner: queue.of(owner).submit(RunRequest(), "text") for owner in (ANN, BOB, None)}
-    run_worker(home, once=True, analyze=fakes.fake_analysis(home))
+    work()
     for owner, job_id in ids.items():
         run_id = queue.of(owner).job(job_id).run_id
         assert bundle.owner_of(home / "spool" / run_id) == owner
@@ -90,8 +89,8 @@ def test_a_run_without_a_job_is_the_local_person_s(queue):
     assert queue.made("20261121-000411-7574b91e") and not queue.of(ANN).made("20261121-000411-7574b91e")
 
 
-def test_estimates_come_from_one_s_own_jobs(queue, home, fakes):
+def test_estimates_come_from_one_s_own_jobs(queue, work):
     queue.of(ANN).submit(RunRequest(), "text")
-    run_worker(home, once=True, analyze=fakes.fake_analysis(home))
+    work()
     assert job_estimate(queue.of(ANN), RunRequest(), 4).jobs == 1
     assert job_estimate(queue.of(BOB), RunRequest(), 4) is None

@@ -25,7 +25,7 @@ from routesparse.engine.operations import metrics, places
 from routesparse.engine.scale import postgres as named
 from routesparse.engine.scale import queue as postgres
 from routesparse.engine.scale.queue import IDENTITY, PREFIX
-from tests.engine.jobs.conftest import open_at_once, submit
+from tests.engine.jobs.conftest import claimed, open_at_once, submit
 
 
 class TestAddress:
@@ -103,8 +103,7 @@ class TestTables:
             assert again.jobs() == []
 
     def test_keep_a_name_with_a_character_that_postgresql_has_no_place_for(self, queue):
-        submit(queue)
-        claim = queue.claim("w")
+        claim = claimed(queue)
         queue.fail(claim, "model", "model 'a\0b' is unknown")
         assert queue.job(claim.job_id).failure.message == "model 'a\N{REPLACEMENT CHARACTER}b' is unknown"
 
@@ -128,8 +127,7 @@ class TestFolder:
         """Even where what lies there now looks like a spool: it is not this queue's folder."""
         failed = submit(queue)
         queue.fail(queue.claim("w"), "model", "no")
-        submit(queue)
-        claim = queue.claim("w")
+        claim = claimed(queue)
         record = factory.make_record(claim.run_id, layers=1, heads=2, segments=1, tokens=2048, probe=False)
         staging.stage(queue, record)
         queue.finish(claim, claim.run_id)
@@ -219,9 +217,8 @@ class TestTaking:
 
 class TestCancel:
     def test_of_a_job_that_another_host_puts_back_meanwhile_holds(self, queue, host, until):
-        job_id = submit(queue)
-        claim = queue.claim("w")
-        cancelling = threading.Thread(target=queue.cancel, args=(job_id,))
+        claim = claimed(queue)
+        cancelling = threading.Thread(target=queue.cancel, args=(claim.job_id,))
         waits = "SELECT 1 FROM pg_locks WHERE NOT granted AND pid = ?"
         with closing(JobQueue(host("a"))) as other:
             with other.database.transaction() as change:
@@ -232,7 +229,7 @@ class TestCancel:
                     lambda: change.execute(waits, (pid,)).fetchone(), "the cancel to wait for the other host"
                 )
             cancelling.join()
-            assert queue.job(job_id).state == "cancelled" and other.claim("b") is None
+            assert queue.job(claim.job_id).state == "cancelled" and other.claim("b") is None
 
 
 def test_the_command_says_that_the_server_is_away_and_that_another_start_may_help(

@@ -11,7 +11,7 @@ from routesparse.engine.jobs.database import SqliteFile
 from routesparse.engine.jobs.queue import MAX_LOSSES, JobQueue, LeaseLostError
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.scale.queue import PostgresQueue
-from tests.engine.jobs.conftest import TEXT, submit
+from tests.engine.jobs.conftest import TEXT, claimed, done, submit
 
 
 @pytest.fixture
@@ -88,15 +88,14 @@ class TestPrompts:
     @pytest.mark.parametrize("end", ["finish", "fail", "cancelled", "release", "lost"])
     @pytest.mark.parametrize("keep_text", [True, False])
     def test_go_when_nobody_needs_them(self, queue, clock, keep_text, end):
-        job_id = submit(queue, keep_text=keep_text)
-        claim = queue.claim("w")
+        claim = claimed(queue, keep_text=keep_text)
         if end == "lost":
             clock.now += 60
             queue.requeue_lost()
         else:
             getattr(queue, end)(claim, *{"finish": (claim.run_id,), "fail": ("model", "no")}.get(end, ()))
         kept = end in ("release", "lost") or (keep_text and end != "finish")
-        assert (job_id in queue.prompts.names()) is kept
+        assert (claim.job_id in queue.prompts.names()) is kept
 
     def test_without_a_row_are_swept_when_old(self, queue):
         kept, ended = submit(queue), submit(queue)
@@ -123,20 +122,17 @@ class TestCancel:
     def test_of_a_waiting_job_is_immediate_and_of_an_ended_one_nothing(self, queue):
         job_id = submit(queue)
         assert queue.cancel(job_id) == "cancelled" and queue.claim("w") is None
-        submit(queue)
-        claim = queue.claim("w")
-        queue.finish(claim, claim.run_id)
+        claim = done(queue)
         assert queue.cancel(claim.job_id) == "done"
         with pytest.raises(InputError, match="no job is called"):
             queue.cancel("nonesuch")
 
     def test_of_a_running_job_asks_its_worker(self, queue):
-        job_id = submit(queue)
-        claim = queue.claim("w")
-        assert queue.cancel(job_id) == "running" and queue.job(job_id).cancel_requested
+        claim = claimed(queue)
+        assert queue.cancel(claim.job_id) == "running" and queue.job(claim.job_id).cancel_requested
         assert queue.heartbeat(claim) is True
         queue.cancelled(claim)
-        assert queue.job(job_id).state == "cancelled"
+        assert queue.job(claim.job_id).state == "cancelled"
 
     def test_holds_when_the_worker_is_lost_or_leaves(self, queue, clock):
         lost, left = submit(queue), submit(queue)
@@ -215,9 +211,7 @@ class TestLeases:
             assert queue.job(job_id) == before
 
     def test_a_job_ends_once(self, queue):
-        submit(queue)
-        claim = queue.claim("w")
-        queue.finish(claim, claim.run_id)
+        claim = done(queue)
         before = queue.job(claim.job_id)
         queue.finish(claim, claim.run_id)  # harmless: the answer to the first may have been lost
         for name, arguments in (("finish", ("another",)), ("fail", ("model", "no")), ("cancelled", ())):

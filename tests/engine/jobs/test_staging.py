@@ -8,8 +8,8 @@ import pytest
 from routesparse.engine import shared_folder
 from routesparse.engine.errors import StoreError
 from routesparse.engine.jobs import staging
-from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.store import bundle
+from tests.engine.jobs.conftest import claimed, done
 
 
 @pytest.fixture
@@ -17,11 +17,6 @@ def folder(home):
     folder = home / "spool" / staging.STAGED
     folder.mkdir(parents=True)
     return folder
-
-
-def claimed(queue):
-    queue.submit(RunRequest(), "a prompt")
-    return queue.claim("w")
 
 
 def leave(folder, *names):
@@ -35,8 +30,7 @@ def names(folder):
 
 
 def test_a_sweep_leaves_what_running_and_finished_attempts_need(queue, folder):
-    running, finished = claimed(queue), claimed(queue)
-    queue.finish(finished, finished.run_id)
+    running, finished = claimed(queue), done(queue)
     written = f"{bundle.TEMPORARY_PREFIX}{running.run_id}-77-abc"
     leave(folder, running.run_id, finished.run_id, written)
     staging.sweep(queue)
@@ -55,9 +49,8 @@ def test_a_sweep_takes_what_lost_and_ended_attempts_left(queue, folder):
 
 
 def test_a_bundle_is_published_once_however_often_asked(queue, folder, home):
-    claim = claimed(queue)
+    claim = done(queue)
     leave(folder, claim.run_id)
-    queue.finish(claim, claim.run_id)
     staging.publish_finished(queue)
     assert (home / "spool" / claim.run_id / "manifest.json").is_file()
     staging.publish(queue, claim.run_id)
@@ -66,9 +59,8 @@ def test_a_bundle_is_published_once_however_often_asked(queue, folder, home):
 
 
 def test_a_bundle_that_can_t_be_moved_waits(queue, folder, home):
-    claim = claimed(queue)
+    claim = done(queue)
     leave(folder, claim.run_id)
-    queue.finish(claim, claim.run_id)
     (home / "spool" / claim.run_id).write_text("a file where the bundle should be")
     with pytest.raises(StoreError, match="it waits"):
         staging.publish_finished(queue)
@@ -95,10 +87,9 @@ def shared(tmp_path, monkeypatch):
 
 def test_a_finished_run_is_copied_into_the_spool_of_all_hosts(queue, folder, factory, shared):
     shared_folder.mark()
-    claim = claimed(queue)
+    claim = done(queue)
     record = factory.make_record(claim.run_id, layers=1, heads=2, segments=1, tokens=2048, probe=False)
     bundle.write_bundle(record, folder)
-    queue.finish(claim, claim.run_id)
     staging.publish_finished(queue)
     bundle.verify_bundle(shared / "spool" / claim.run_id)
     assert names(folder) == set() and queue.unpublished() == []
@@ -108,9 +99,8 @@ def test_a_finished_run_is_copied_into_the_spool_of_all_hosts(queue, folder, fac
 def test_a_finished_run_waits_while_the_shared_folder_is_away(queue, folder, shared, mount_point):
     if mount_point:
         (shared / "spool").mkdir(parents=True)
-    claim = claimed(queue)
+    claim = done(queue)
     leave(folder, claim.run_id)
-    queue.finish(claim, claim.run_id)
     with pytest.raises(StoreError, match="is the shared folder mounted"):
         staging.publish_finished(queue)
     assert names(folder) == {claim.run_id} and queue.unpublished() == [claim.run_id]

@@ -8,7 +8,6 @@ from routesparse.engine.errors import ConfigError, InputError, StoreError
 from routesparse.engine.jobs import owner_jobs, sweep
 from routesparse.engine.jobs.prompt_files import PromptFiles
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.jobs.worker import run_worker
 from routesparse.engine.store import bundle
 
 ANN, BOB = "a" * 32, "b" * 32
@@ -98,10 +97,10 @@ def test_a_setting_that_is_tried_again_stays_in_its_sweep_and_counts_once(queue)
     assert [job.id for job in sweep.newest(queue.sweep(sweep_id))] == [again, second.id]
 
 
-def test_the_runs_carry_the_sweep_and_a_single_run_none(queue, home, fakes):
+def test_the_runs_carry_the_sweep_and_a_single_run_none(queue, home, work):
     sweep_id = queue.submit_sweep(of_prices(0.5, 0.1), TEXT)
     queue.submit(RunRequest(), TEXT)
-    run_worker(home, once=True, analyze=fakes.fake_analysis(home))
+    work()
     runs = [bundle.read_bundle(home / "spool" / job.run_id).run for job in reversed(queue.jobs())]
     assert [run.sweep for run in runs] == [sweep_id, sweep_id, None]
 

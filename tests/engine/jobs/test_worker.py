@@ -30,16 +30,6 @@ def analysis(fakes, home):
     return fakes.fake_analysis(home)
 
 
-@pytest.fixture
-def work(home, analysis):
-    """Run the worker until nothing waits."""
-
-    def run(analyze=analysis, **options):
-        assert run_worker(home, once=True, analyze=analyze, poll_s=0.01, **{"beat_s": 0.02, **options}) == 0
-
-    return run
-
-
 def submit(queue, **wishes):
     return queue.submit(RunRequest(**wishes), SECRET)
 

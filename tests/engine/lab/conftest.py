@@ -1,21 +1,10 @@
-"""A tiny model on disk and in memory."""
+"""A home for the lab's studies."""
 
 from __future__ import annotations
 
 import pytest
 
-from routesparse.engine.models.load import load_model
 from tests.engine import shipped_profile
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory, tiny_model):
-    return tiny_model.save(tmp_path_factory.mktemp("model") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def loaded(folder):
-    return load_model(str(folder), device="cpu")
 
 
 @pytest.fixture(scope="module")

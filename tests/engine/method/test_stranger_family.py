@@ -25,6 +25,7 @@ from routesparse.engine.method.families import library, library_hash, stamped_fa
 from routesparse.engine.method.records import Context
 from routesparse.engine.method.retained_mass import candidate_mass
 from routesparse.engine.method.segments import split
+from tests.engine import fused_run
 from tests.triton_process import triton_process
 
 ROOT = Path(__file__).parents[3]
@@ -150,7 +151,7 @@ def decided(path, beside, kind, device):
     others = [each for each in families.registered() if beside and each.name != family.name]
     with families.using(*others, family):
         policy = "priced" if beside else "certified"
-        return loaded("fused_run", ROOT / "tests/engine/fused_run.py").decide(kind, policy, device)
+        return fused_run.decide(kind, policy, device)
 
 
 @pytest.mark.parametrize("beside", [True, False], ids=["beside ours", "alone"])

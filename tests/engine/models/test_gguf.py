@@ -1,9 +1,7 @@
-import importlib.util
 import io
 import math
 import os
 import shutil
-import sys
 import time
 from pathlib import Path
 
@@ -17,10 +15,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from routesparse.engine.errors import ModelError, UnsupportedModelError
 from routesparse.engine.models import files, gguf, gguf_server
 from routesparse.engine.models.load import load_model
-
-_spec = importlib.util.spec_from_file_location("gguf_files", Path(__file__).with_name("gguf_files.py"))
-gguf_files = sys.modules["gguf_files"] = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(gguf_files)
+from tests.engine.models import gguf_files
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from routesparse.engine.runtime.route import route
 from routesparse.engine.store.bundle import read_bundle
 from tests.engine import tiny_shape
 
+pytestmark = pytest.mark.usefixtures("home")
 LENGTHS = 32
 TOKENS = 640
 CONFIG = tiny_shape.config(0)
@@ -125,11 +126,6 @@ def hub(request, tiny_model, tmp_path_factory):
     (folder / "config.json").write_text(text)  # as published, not as transformers writes it
     tiny_model.tokenizer().save_pretrained(folder)
     return published, folder, load_model(str(folder), device="cpu")
-
-
-@pytest.fixture(autouse=True)
-def own_home(monkeypatch, tmp_path):
-    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path))
 
 
 def prompt():

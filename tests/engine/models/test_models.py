@@ -228,8 +228,9 @@ def test_the_lab_model_loads():
     assert (loaded.head_dim, loaded.max_tokens, loaded.dtype) == (64, 131_072, "float32")
 
 
-def test_what_lies_in_the_models_folder_goes_by_its_name_unless_a_path_has_it(folder, monkeypatch, tmp_path):
-    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
+def test_what_lies_in_the_models_folder_goes_by_its_name_unless_a_path_has_it(
+    home, folder, monkeypatch, tmp_path
+):
     paths.models().mkdir(parents=True)
     (paths.models() / "mine").symlink_to(folder)
     assert models.load_tokenizer("mine").tokenizer_hash == models.load_tokenizer(str(folder)).tokenizer_hash

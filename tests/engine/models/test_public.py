@@ -21,7 +21,7 @@ MODEL = public.PublicModel(
 
 
 @pytest.fixture
-def index(tmp_path, monkeypatch):
+def index(home, tmp_path, monkeypatch):
     """A folder of wheels in the place of an index, and an empty home."""
     folder = tmp_path / "wheels"
     folder.mkdir()
@@ -43,7 +43,6 @@ def index(tmp_path, monkeypatch):
         ("PIP_CONFIG_FILE", "/dev/null"),
     ):
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
     return folder
 
 

@@ -29,19 +29,10 @@ SCALINGS = {
 }
 CONFIG = tiny_shape.config(512)
 PROFILE = tiny_shape.profile()
+pytestmark = pytest.mark.usefixtures("home")
 THETA, TRAINED, TOKENS = 10_000.0, 1_000, 1_400
 
 kinds = pytest.mark.parametrize("kind", KINDS)
-
-
-@pytest.fixture(scope="module")
-def folder(tiny_model, tmp_path_factory):
-    return tiny_model.save(tmp_path_factory.mktemp("rope") / "tiny")
-
-
-@pytest.fixture(autouse=True)
-def own_home(monkeypatch, tmp_path):
-    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path))
 
 
 def loaded_with(folder, kind):

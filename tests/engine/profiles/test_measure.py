@@ -25,8 +25,7 @@ PLANTED = {"row": 3.0, "tile": 2.0, "column": 0.25, "dense_row": 40.0, "dense_ti
 
 
 @pytest.fixture(autouse=True)
-def own_folders(monkeypatch, tmp_path):
-    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
+def own_folders(home, monkeypatch, tmp_path):
     monkeypatch.setattr(paths, "DATA", tmp_path / "data")
 
 

@@ -43,10 +43,9 @@ class Keeping:
 
 
 @pytest.fixture
-def serve(tmp_path, monkeypatch):
+def serve(home, tmp_path, monkeypatch):
     engines = []
     monkeypatch.setattr(kept, "Engine", lambda options: engines.append(Keeping(options)) or engines[-1])
-    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
     for name, value in {"": "1", "_LOSS": str(TARGET), "_KEEP": "1"}.items():
         monkeypatch.setenv(f"ROUTESPARSE_VLLM{name}", value)
     for name, texts in {"a": "a" * 90, "b": "b" * 70, "c": "c" * 64, "short": "d" * 63}.items():

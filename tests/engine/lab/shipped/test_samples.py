@@ -5,13 +5,11 @@ from dataclasses import replace
 import pytest
 
 from routesparse.engine.lab.shipped import samples
-from routesparse.engine.models.load import load_model
 
 
 @pytest.fixture(scope="module")
-def loaded(tiny_model, tmp_path_factory):
-    tiny = load_model(str(tiny_model.save(tmp_path_factory.mktemp("model") / "tiny")), device="cpu")
-    return replace(tiny, max_tokens=4_000)  # it only counts tokens here
+def loaded(loaded):
+    return replace(loaded, max_tokens=4_000)  # it only counts tokens here
 
 
 @pytest.fixture
