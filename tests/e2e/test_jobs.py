@@ -8,16 +8,15 @@ one token per byte; its calibration has three prompts, which is too few for a cl
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from contextlib import closing
-from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
+from tests.engine import shipped_profile, tiny_model
 
 CANARY = "http://127.0.0.1:18999/canary"
 HOSTILE = (
@@ -29,7 +28,6 @@ HOSTILE = (
 NAME = "<img src=canary-name onerror=window.pwned=1> ![](canary-md) :material\u2215home: x.txt"
 SWEEP = "source=Sample&sample=prose.txt&take=first&take_tokens=1024&break_even=0&segment=1024&dense=true&audit=none"
 TEXT = "The harbour master writes a ledger of vessels, pier by pier, until the evening bell. "
-TINY = Path(__file__).resolve().parents[1] / "engine" / "tiny_model.py"
 LEDGERS = [f"Ledger {place}: the harbour master counts vessels, pier by pier. " * 14 for place in range(4)]
 JOB_MS = 180_000  # of a job on a machine that others use, too
 STILL = "[data-testid=stApp][data-test-script-state=notRunning]"
@@ -41,10 +39,8 @@ pytestmark = pytest.mark.timeout(400)
 def home(tmp_path_factory):
     """A home with a tiny model and a folder that is broken in its models folder."""
     home = tmp_path_factory.mktemp("jobs") / "home"
-    spec = importlib.util.spec_from_file_location("e2e_tiny_model", TINY)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.save(home / "models" / "tiny")
+    tiny_model.save(home / "models" / "tiny")
+    shipped_profile.keep(home)
     (home / "models" / "broken").mkdir()
     return home
 

@@ -29,7 +29,7 @@ WORDS = "the quick brown fox jumps over the lazy dog. "
 @pytest.fixture(scope="module")
 def model(tiny_model, tmp_path_factory):
     """A tiny saved model with one token per byte, and a home with a latency profile that fits it."""
-    return tiny_model.save_measured(tmp_path_factory.mktemp("bulk"))
+    return tiny_model.save_profiled(tmp_path_factory.mktemp("bulk"))
 
 
 @pytest.fixture

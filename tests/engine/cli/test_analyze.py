@@ -15,6 +15,7 @@ from routesparse.engine.method.families import library_hash
 from routesparse.engine.profiles import measure
 from routesparse.engine.store.bundle import read_bundle
 from routesparse.engine.verdict import of_record
+from tests.engine import shipped_profile
 from tests.engine.conftest import files_of
 
 # The contract of --json, in order.
@@ -35,7 +36,7 @@ def model(tiny_model, tmp_path_factory):
     """A tiny saved model with one token per byte, and a home with a latency profile that fits it."""
     root = tmp_path_factory.mktemp("cli")
     tiny_model.save(root / "tiny")
-    tiny_model.measured().save(root / "profiles")
+    shipped_profile.of(tiny_model.SHAPE).save(root / "profiles")
     return root / "tiny"
 
 

@@ -30,7 +30,7 @@ WORDS = (
 @pytest.fixture(scope="module")
 def model(tiny_model, tmp_path_factory):
     """A tiny saved model with one token per byte, and a home with a latency profile that fits it."""
-    return tiny_model.save_measured(tmp_path_factory.mktemp("calibrate"))
+    return tiny_model.save_profiled(tmp_path_factory.mktemp("calibrate"))
 
 
 @pytest.fixture

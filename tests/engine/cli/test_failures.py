@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def model(tiny_model, tmp_path_factory):
-    return tiny_model.save_measured(tmp_path_factory.mktemp("failures"))
+    return tiny_model.save_profiled(tmp_path_factory.mktemp("failures"))
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")], ids=["nan", "inf"])

@@ -21,7 +21,7 @@ WORDS = ("fox", "dog", "over", "a", "lazy")
 @pytest.fixture(scope="module")
 def model(tiny_model, tmp_path_factory):
     """A tiny saved model with one token per byte, and a home with a latency profile that fits it."""
-    return tiny_model.save_measured(tmp_path_factory.mktemp("fit"))
+    return tiny_model.save_profiled(tmp_path_factory.mktemp("fit"))
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ SMALLER = {
 
 @pytest.fixture(scope="module")
 def model(tiny_model, tmp_path_factory):
-    return tiny_model.save_measured(tmp_path_factory.mktemp("own"))
+    return tiny_model.save_profiled(tmp_path_factory.mktemp("own"))
 
 
 @pytest.mark.timeout(600)

@@ -13,7 +13,7 @@ YARN = '{"rope_type": "yarn", "factor": 2.0}'
 
 @pytest.fixture(scope="module")
 def model(tiny_model, tmp_path_factory):
-    return tiny_model.save_measured(tmp_path_factory.mktemp("rope"))
+    return tiny_model.save_profiled(tmp_path_factory.mktemp("rope"))
 
 
 def words(seed, characters):

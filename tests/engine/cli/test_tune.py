@@ -27,7 +27,7 @@ SMALL = ("--tokens", 600, "--windows", 6, "--prices", "0.5,0.25", "--confidence"
 @pytest.fixture(scope="module")
 def model(tiny_model, tmp_path_factory):
     """A tiny saved model with one token per byte, and a home with a latency profile that fits it."""
-    return tiny_model.save_measured(tmp_path_factory.mktemp("tune"))
+    return tiny_model.save_profiled(tmp_path_factory.mktemp("tune"))
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ CONFIG = RouterConfig(block_q=32, block_k=16, tail_tokens=32)
 CPU = torch.device("cpu")
 SHAPE = AttentionShape(CPU, torch.float32, head_dim=8, heads=4, kv_heads=2)
 LENGTHS = (512, 1_000, 1_536)
+REALLY = measure.profile_for  # other tests have one that measures nothing (conftest.py)
 PLANTED = {"row": 3.0, "tile": 2.0, "column": 0.25, "dense_row": 40.0, "dense_tile": 1.5}
 
 
@@ -28,6 +29,7 @@ PLANTED = {"row": 3.0, "tile": 2.0, "column": 0.25, "dense_row": 40.0, "dense_ti
 def own_folders(monkeypatch, tmp_path):
     monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(paths, "DATA", tmp_path / "data")
+    monkeypatch.setattr(measure, "profile_for", REALLY)
 
 
 @pytest.fixture
