@@ -284,7 +284,6 @@ def test_robust_is_at_least_as_careful_as_each_of_its_domains():
             assert bucket.deltas["0.95"] >= mine.deltas["0.95"]
 
 
-@pytest.mark.timeout(30)
 @pytest.mark.parametrize(
     "kind", ["pipe", "device", "folder", "cut", "empty", "list", "no schema", "schema as text"]
 )

@@ -68,7 +68,6 @@ def test_the_example_that_needs_no_model_finds_the_rows_that_are_missing(capsys)
     assert "forgetful: differs" in capsys.readouterr().out
 
 
-@pytest.mark.timeout(600)
 def test_the_lines_for_the_shell_run_in_their_order(run, tmp_path, monkeypatch):
     """On 5,000 characters in place of 12,000, with the bundled model."""
     (tmp_path / "data").symlink_to(ROOT / "data")

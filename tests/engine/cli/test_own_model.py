@@ -28,7 +28,6 @@ def model(tiny_model, tmp_path_factory):
     return tiny_model.save_profiled(tmp_path_factory.mktemp("own"))
 
 
-@pytest.mark.timeout(600)
 def test_every_line_of_the_guide_runs_in_its_order(run, model, home, tmp_path, monkeypatch):
     folder = tmp_path / "texts"
     folder.mkdir()
