@@ -74,6 +74,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=turn)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_developer_s_home(tmp_path_factory):
+    """A home for tests that make none: what they find does not depend on what was run before."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROUTESPARSE_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Rooms:
     return Rooms(config, log)
 

@@ -18,7 +18,7 @@ from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
 from tests.e2e import serve
 from tests.e2e.serve import click_cell, settled
-from tests.engine import tiny_model
+from tests.engine import shipped_profile, tiny_model
 
 CANARY = "http://127.0.0.1:18999/canary"
 HOSTILE = (
@@ -41,6 +41,7 @@ def home(tmp_path_factory):
     """A home with a tiny model and a folder that is broken in its models folder."""
     home = tmp_path_factory.mktemp("jobs") / "home"
     tiny_model.save(home / "models" / "tiny")
+    shipped_profile.keep(home)
     (home / "models" / "broken").mkdir()
     return home
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from routesparse.engine.config import RouterConfig
-from routesparse.engine.method.latency import LatencyProfile
-from routesparse.engine.profiles.measure import measure
 from routesparse.engine.profiles.shape import AttentionShape
+from tests.engine import shipped_profile
 
 LIMIT = 1_000  # tokens that it reads
 SHAPE = AttentionShape(torch.device("cpu"), torch.float32, head_dim=16, heads=2, kv_heads=1)
@@ -42,18 +39,12 @@ def save(folder: Path, seed: int = 0, poison: float | None = None) -> Path:
     return folder
 
 
-@cache
-def measured() -> LatencyProfile:
-    """A profile of this machine that fits the model, measured once a process."""
-    return measure(SHAPE, RouterConfig(), lengths=(512, 1024))
-
-
-def save_measured(root: Path) -> Path:
+def save_profiled(root: Path) -> Path:
     """``save`` as root / "tiny", and beside it a latency profile that fits it; the model's folder."""
     folder = save(root / "tiny")
-    # Dense tiles are made dear: on a few hundred tokens no measurement would choose a sparse plan.
+    # Dense tiles are made dear: on a few hundred tokens no sparse plan would be chosen.
     costs = {"row_us": 0.1, "tile_us": 1.0, "column_us": 0.1, "dense_row_us": 0.0, "dense_tile_us": 3.0}
-    replace(measured(), **costs).save(root / "profiles")
+    replace(shipped_profile.of(SHAPE), **costs).save(root / "profiles")
     return folder
 
 

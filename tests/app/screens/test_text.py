@@ -255,9 +255,9 @@ def test_a_phrase_is_found_in_any_case_over_any_white_space(phrase, spans):
 def test_a_search_is_bounded_in_number_and_length_and_quick():
     many = find.search("a" * 200_000, "a")
     assert len(many.spans) == find.MOST and many.more
-    start = time.perf_counter()
+    start = time.thread_time()
     assert not len(find.search("a " * 500_000, "a " * 99 + "b").spans)
-    assert time.perf_counter() - start < 5
+    assert time.thread_time() - start < 5
 
 
 def test_links_lead_back_to_what_was_found():

@@ -256,7 +256,6 @@ class TestRuns:
         (row,) = json.loads(run("runs", "--json")[1])["runs"]
         assert (row["run_id"], row["owner"], row["top1_agreement"]) == ("early", None, None)
 
-    @pytest.mark.timeout(60)
     def test_one_bad_bundle_hides_no_other(self, run, home, bundle):
         """Values that no run has, a pipe in place of a table: the list shows what is wrong beside the others."""
         run("ingest", bundle("good"), bundle("pipe"), bundle("null"))
@@ -286,7 +285,6 @@ def test_the_database_is_never_opened(home, bundle, tmp_path):
     assert (home / "routesparse.duckdb").read_bytes() == b"held by the web process"
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ["pipe", "pipe.zip", "zero.zip"])
 def test_a_pipe_or_a_device_is_not_waited_for(refused, home, tmp_path, no_plain_file, name):
     no_plain_file(tmp_path / name, "pipe" if name.startswith("pipe") else "device")

@@ -9,12 +9,8 @@ import pytest
 from routesparse.engine.doctor import checks as doctor
 from routesparse.engine.doctor import deep as deep_check
 from routesparse.engine.models.load import load_model
-from tests.engine import shipped_profile
 
-
-@pytest.fixture(autouse=True)
-def profile(home):
-    shipped_profile.keep(home)
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def test_the_bundled_model_agrees_with_the_oracle_in_three_layers():
@@ -41,7 +37,6 @@ def test_a_kernel_that_is_wrong_in_one_head_is_a_problem(run, monkeypatch):
 
 
 def test_a_poisoned_model_is_a_problem_that_names_it(tiny_model, tmp_path):
-    tiny_model.measured().save(tmp_path / "home" / "profiles")
     folder = tiny_model.save(tmp_path / "poisoned", poison=float("nan"))
     (check,) = (check for check in doctor.checks(str(folder), deep=True) if check.name == "oracle")
     assert check.status == "problem" and "NaN or Inf" in check.detail

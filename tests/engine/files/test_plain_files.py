@@ -10,8 +10,6 @@ import pytest
 
 from routesparse.engine.files import plain_files
 
-pytestmark = pytest.mark.timeout(30)
-
 
 def test_a_plain_file_is_read_whole_up_to_the_bound(tmp_path):
     (tmp_path / "x").write_bytes(b"12345")
@@ -84,7 +82,6 @@ def test_the_state_of_a_file_differs_once_it_is_replaced_by_one_of_its_size_and_
     assert plain_files.state_of(file) != before
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("text", "why"),
     [

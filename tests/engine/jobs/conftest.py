@@ -14,7 +14,6 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -171,14 +170,6 @@ def start_worker(home):
         process.wait(timeout=30)
 
 
-def stopped(pid):
-    """Whether every thread of the process has stopped."""
-    states = [
-        stat.read_text().rpartition(")")[2].split()[0] for stat in Path(f"/proc/{pid}/task").glob("*/stat")
-    ]
-    return all(state == "T" for state in states)
-
-
 @pytest.fixture
 def stop_without_locks(home):
     """SIGSTOP, but not in the middle of a transaction: that lock would hold everybody until SIGCONT or kill."""
@@ -188,8 +179,7 @@ def stop_without_locks(home):
         while True:
             os.kill(process.pid, signal.SIGSTOP)
             # The signal is asynchronous: a thread that still runs could take the lock after we looked.
-            while not stopped(process.pid):
-                time.sleep(0.001)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED)
             try:
                 with other.database.transaction() as transaction:
                     transaction.execute("UPDATE job SET label = label")

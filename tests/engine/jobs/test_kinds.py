@@ -214,7 +214,7 @@ def test_a_kind_of_text_is_fitted_by_a_job_and_added_to_the_fit_that_is_there(
     monkeypatch.setattr(tiny_model, "LIMIT", 1_200)
     monkeypatch.setattr(fitted, "PRICES", (4.0,))
     monkeypatch.setattr(fitting, "HEAD_TEXTS", 1)
-    model = tiny_model.save_measured(home)
+    model = tiny_model.save_profiled(home)
     prepare = WarmPreparation(measure_profile, calibrate, fit, WarmModel())
 
     def made(name, texts=TEXTS, tokens=1_025):

@@ -201,7 +201,7 @@ class TestTaking:
             with pytest.raises(QueueBusyError, match="try again"):
                 other.cancel(first)
 
-    def test_a_host_that_stops_in_a_transaction_gives_its_locks_back(self, queue, host, monkeypatch):
+    def test_a_host_that_stops_in_a_transaction_gives_its_locks_back(self, queue, host, monkeypatch, until):
         monkeypatch.setattr(postgres, "_STOPPED_S", 1)
         submit(queue)
         with (
@@ -210,8 +210,7 @@ class TestTaking:
             stopped.database.transaction() as transaction,
         ):
             transaction.execute("SELECT id FROM job FOR UPDATE")
-            time.sleep(2.5)
-            assert queue.claim("w") is not None
+            until(lambda: queue.claim("w"), "the locks")
             transaction.execute("UPDATE job SET label = 'late'")
 
 

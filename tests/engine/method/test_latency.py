@@ -119,7 +119,6 @@ def test_a_corrupt_profile_is_refused(profile, tmp_path, damage):
         LatencyProfile.load(path)
 
 
-@pytest.mark.timeout(30)
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "no name"])
 def test_what_is_no_plain_file_is_no_profile(tmp_path, no_plain_file, kind):
     path = tmp_path / ("x\0.json" if kind == "no name" else "x.json")

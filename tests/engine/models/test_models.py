@@ -165,7 +165,6 @@ def test_a_file_that_is_missing_cut_or_something_else_is_one_line(folder, name, 
     refused(folder, message)
 
 
-@pytest.mark.timeout(30)
 def test_a_pipe_in_place_of_a_config_is_not_waited_for(folder):
     (folder / "config.json").unlink()
     os.mkfifo(folder / "config.json")

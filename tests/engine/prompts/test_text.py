@@ -62,7 +62,6 @@ def test_missing_files_folders_and_huge_files_are_refused(tmp_path, monkeypatch)
         prompts.read_prompt(write(tmp_path, b"x" * (2 << 20)))
 
 
-@pytest.mark.timeout(30)
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 def test_what_is_no_plain_file_is_not_waited_for(tmp_path, no_plain_file, kind):
     """/dev/zero used to fill the memory, a pipe to be waited for without end."""

@@ -27,7 +27,7 @@ TEXT = "A grey ship lay beyond the pier, and nobody in the harbour had seen it c
 def loaded(tiny_model, home, monkeypatch):
     """A tiny model whose predictions are sharp; so short prompts are replayed, too."""
     monkeypatch.setattr(replay, "LEAST_ROWS", 64)
-    found = load_model(str(tiny_model.save_measured(home)))
+    found = load_model(str(tiny_model.save_profiled(home)))
     with torch.no_grad():
         found.model.lm_head.weight.mul_(8)
     return found
@@ -178,7 +178,7 @@ def test_certify_tells_the_loss_of_anybodys_attention(printed, loaded, home, tmp
 
 
 def test_route_aims_at_a_loss_by_the_models_fit_and_its_head_floors(tiny_model, home):
-    folder = tiny_model.save_measured(home)
+    folder = tiny_model.save_profiled(home)
     loaded = load_model(str(folder))
     with pytest.raises(CalibrationError, match="is not fitted"), route(loaded.model, loss=0.01):
         pass

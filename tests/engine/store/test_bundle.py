@@ -183,7 +183,6 @@ HOSTILE = {
 }
 
 
-@pytest.mark.timeout(30)
 @pytest.mark.parametrize(("harm", "told"), HOSTILE.values(), ids=HOSTILE)
 def test_a_damaged_or_hostile_bundle_is_refused(small, tmp_path, harm, told):
     path = bundle.write_bundle(small, tmp_path / "spool")

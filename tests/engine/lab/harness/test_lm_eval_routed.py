@@ -17,9 +17,6 @@ CONFIG = RouterConfig(break_even_tokens=0, price=4.0, tail_tokens=0)
 PROSE = Path(__file__).resolve().parents[4] / "data" / "samples" / "prompts" / "prose.txt"
 
 
-pytestmark = pytest.mark.usefixtures("steady_home")
-
-
 @pytest.fixture(scope="module")
 def loaded():
     return load_model("demo", device="cpu")

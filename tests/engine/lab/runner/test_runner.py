@@ -19,7 +19,6 @@ from routesparse.engine.lab.runner.score import score
 from routesparse.engine.lab.studies.selection import measure, methods
 from routesparse.engine.lab.studies.selection.measure import Bench
 from routesparse.engine.lab.suites.registry import find
-from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.progress import no_progress
 from routesparse.engine.results import evaluations
 from tests.engine import shipped_profile
@@ -227,7 +226,7 @@ def test_the_answer_is_that_of_a_routed_prefill_and_dense_decoding_token_by_toke
     prepare(made, no_progress)
     (prepared,) = all_prepared(made)
     prompt, bench = asked.prompt_of(made, prepared, loaded), Bench(loaded)
-    bench.profiles = {"exact": LatencyProfile.load(shipped_profile.SHIPPED)}
+    bench.profiles = {"exact": shipped_profile.of()}
     chosen = [DENSE, WINDOW, methods.find("random_blocks", 0.2), methods.find("routesparse", 8.0)]
     together = predicting.measured(bench, find(suite), chosen, prepared, prompt)
     answer = prompt.answer

@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 import torch
 
 from routesparse.engine.lab.studies import parallel
@@ -11,7 +10,6 @@ SHAPE = {"hidden_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2,
 TOLD = ["--random", json.dumps({**SHAPE, "intermediate_size": 64, "vocab_size": 50}), "--repeats", "1"]
 
 
-@pytest.mark.usefixtures("steady_home")
 def test_one_process_leaves_what_several_are_compared_with(tmp_path, monkeypatch):
     for name, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 0}.items():
         monkeypatch.setenv(name, str(value))
