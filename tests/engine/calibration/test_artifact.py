@@ -279,9 +279,24 @@ def test_robust_is_at_least_as_careful_as_each_of_its_domains():
             assert bucket.deltas["0.95"] >= mine.deltas["0.95"]
 
 
-@pytest.mark.timeout(30)
-@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
-def test_what_is_no_plain_file_is_one_error(tmp_path, no_plain_file, kind):
-    no_plain_file(tmp_path / "mine.json", kind)
-    with pytest.raises(CalibrationError, match="can't be read"):
-        load_calibration(str(tmp_path / "mine.json"))
+@pytest.mark.parametrize(
+    "kind", ["pipe", "device", "folder", "cut", "empty", "list", "no schema", "schema as text"]
+)
+def test_whatever_a_file_of_that_name_holds_is_one_error(tmp_path, no_plain_file, kind):
+    path = CALIBRATION.save(tmp_path)
+    good = path.read_text()
+    contents = {
+        "cut": good[: len(good) // 2],
+        "empty": "",
+        "list": "[]",
+        "no schema": good.replace('"schema": 2,', ""),
+        "schema as text": good.replace('"schema": 2,', '"schema": "two",'),
+    }
+    path.unlink()
+    if kind in contents:
+        assert contents[kind] != good
+        path.write_text(contents[kind])
+    else:
+        no_plain_file(path, kind)
+    with pytest.raises(CalibrationError, match=r"can't be read|is corrupt"):
+        load_calibration(str(path))

@@ -158,7 +158,7 @@ def test_a_missing_field_is_named_and_one_that_stands_twice_too(tmp_path, drop):
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 100_000, '{"schema": 2, "gate": ' + "9" * 5_000 + "}", "\ud800", "{}", '{"schema": "two"}']
+    "text", ["[" * 100_000, '{"schema": 2, "gate": ' + "9" * 5_000 + "}", "\ud800", "{}"]
 )
 def test_a_file_that_json_cannot_hold_is_refused(tmp_path, text):
     file = tmp_path / "mine.json"

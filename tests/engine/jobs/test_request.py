@@ -54,6 +54,28 @@ def test_a_request_of_a_newer_version_is_refused_by_name():
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "5",
+        "null",
+        "{",
+        "[" * 100_000,
+        '{"seed": NaN}',
+        '{"seed": 1, "seed": 2}',
+        "9" * 5_000,
+        b"\xff",
+    ],
+    ids=["empty", "list", "number", "null", "cut", "deep", "nan", "twice", "long", "bytes"],
+)
+def test_a_request_that_is_none_is_refused(text):
+    """Whatever stands in the queue's file."""
+    with pytest.raises(ConfigError):
+        RunRequest.from_json(text)
+
+
+@pytest.mark.parametrize(
     ("given", "kept"),
     [
         ("../../etc/x.txt", "x.txt"),

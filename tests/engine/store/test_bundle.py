@@ -223,6 +223,18 @@ def test_a_bundle_of_schema_2_has_no_worst_rows_and_no_block_reads(small, tmp_pa
     assert back.prompt == replace(small.prompt, token_starts=None)
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '{"schema_version": 1}', '{"schema_version": 1e999}', "[" * 100_000, "\x00\xff"],
+    ids=["empty", "cut", "list", "short", "infinite", "deep", "binary"],
+)
+def test_unreadable_manifest_is_refused(small, tmp_path, text):
+    path = bundle.write_bundle(small, tmp_path)
+    (path / bundle.MANIFEST).write_bytes(text.encode("latin-1"))
+    with pytest.raises(BundleError, match=r"manifest\.json"):
+        bundle.verify_bundle(path)
+
+
 def nested(levels: int):
     return {"a": nested(levels - 1)} if levels else {}
 
