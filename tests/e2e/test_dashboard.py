@@ -171,6 +171,16 @@ def test_a_window_of_390_pixels_cuts_nothing_and_has_cells_to_tap(address, page)
         assert frame["x"] <= box["x"] and box["x"] + box["width"] <= frame["x"] + frame["width"] + 1
 
 
+def test_a_folded_sidebar_leaves_its_place_to_the_page(address, page):
+    """Streamlit folds it in a window of 768 pixels, a tablet's."""
+    page.set_viewport_size({"width": 768, "height": 900})
+    page.goto(f"{address}/trust?run={RUN}")
+    page.locator("[data-testid=stSidebar][data-collapsed=true]").wait_for(state="attached")
+    page.wait_for_function(
+        "document.querySelector('[data-testid=stMain]').getBoundingClientRect().left === 0"
+    )
+
+
 def test_links_to_former_and_unknown_pages(address, page):
     """Streamlit serves its default page at "/" alone."""
     for former, now in (
