@@ -162,7 +162,7 @@ def test_measuring_really_runs_dense_sparse_and_probe():
     work = {c["mix"]: (c["tiles"], c["columns"]) for c in found.cells if "tiles" in c}
     assert len(work) == len(found.cells) - 1, "all but the probe say what they read"
     assert all(tiles < work["dense"][0] for mix, (tiles, _) in work.items() if mix != "dense")
-    assert found.validation_error >= 0 and found.plans == "synthetic"
+    assert 0 <= found.validation_error < 10 and found.plans == "synthetic"
     assert (found.head_dim, found.groups, found.block_q, found.backend) == (8, 2, 32, "torch")
 
 
