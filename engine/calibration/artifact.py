@@ -45,7 +45,6 @@ from routesparse.engine.schema import (
     Text,
     check_tokens,
     checked,
-    in_file,
     schema_of,
 )
 
@@ -65,7 +64,6 @@ PRICED_ONLY = ("tau_layer", "tau_head")
 PER_HEAD_ONLY = ("tau",)
 
 
-@in_file(more=True)  # the bundled calibrations also hold a histogram of residuals, which nothing reads
 @dataclass(frozen=True)
 class Bucket:
     """delta_q for prompts of min_tokens to max_tokens, from K prompts; deltas by q ("0.95"), None for infinite."""
@@ -266,9 +264,17 @@ def _from_dict(name: str, values: Any) -> Calibration:
         raise CalibrationError(
             f"calibration {name!r} has schema {schema}; this version reads {SCHEMA}; {told}"
         )
-    found = checked(Calibration, renamed(values, {"gate": "gate_threshold"}))
+    values = renamed(values, {"gate": "gate_threshold"})
+    if isinstance(buckets := values.get("buckets"), list):
+        # Older files, the bundled ones among them, also hold a histogram of residuals, which nothing reads.
+        values["buckets"] = [_without_histogram(one) if isinstance(one, dict) else one for one in buckets]
+    found = checked(Calibration, values)
     check_calibration(found)
     return found
+
+
+def _without_histogram(bucket: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in bucket.items() if name != "histogram"}
 
 
 def conformal_delta(residuals: list[np.ndarray], confidence: float) -> float:

@@ -103,6 +103,7 @@ def test_no_list_or_object_may_be_anything_else(tmp_path, path):
         ("buckets.0.prompts", 0, "at most the 0 prompts"),
         ("buckets.0.prompts", -1, "a whole number from 0"),
         ("buckets.0.documents", 113, "at most the 112 prompts"),
+        ("buckets.0.documants", 112, "must be left out"),
         ("buckets.0.units", -1, "a whole number"),
         ("buckets.0.min_tokens", 0, "a whole number from 1"),
         ("buckets.0.min_tokens", 9_000, "at least min_tokens, 9000"),
